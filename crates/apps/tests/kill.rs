@@ -1,14 +1,12 @@
 //! A process that is killed while it works on a hash table: the others continue, get their keys or typed
 //! errors, and complete its operations.
 //!
-//! The test executable starts itself again as the other node: with `FARSIDE_TEST_CHILD` set it joins that
-//! cluster, opens the table with the given root, and works until it is killed.
+//! The test executable starts itself again as the other node: the child joins the cluster, opens the table with the given root, and works until it is killed.
 
 use farside::{Config, GlobalAddress, Node};
 use farside_apps::dht::{Dht, DhtOptions, Handle};
 use farside_apps::ycsb::WorkloadRandom;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use farside_testkit::{Process, role, say};
 use std::time::Duration;
 
 /// Keys that both processes use, and keys that only one does.
@@ -33,11 +31,9 @@ fn belongs(key: &[u8], value: &[u8]) -> bool {
 /// Puts, updates and deletes until killed.
 #[test]
 fn child() {
-    let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
-        return;
-    };
-    let root: u64 = std::env::var("FARSIDE_TEST_ROOT").unwrap().parse().unwrap();
-    let node = Node::join(&config(&cluster)).unwrap();
+    let Some(role) = role() else { return };
+    let node = Node::join(&config(&role[0])).unwrap();
+    let root: u64 = role[1].parse().unwrap();
     let mut session = node.session().unwrap();
     let mut dht = Dht::open(&mut session, GlobalAddress::from_bits(root).unwrap()).unwrap();
     let mut dht = dht.with(&mut session);
@@ -53,36 +49,9 @@ fn child() {
             _ => drop(dht.put(&key, &value(&key, random.bits() % 80)).unwrap()),
         }
         if turn == 2_000 {
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "working").unwrap();
-            out.flush().unwrap();
+            say("working");
         }
     }
-}
-
-/// Killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(cluster: &str, root: GlobalAddress) -> Killed {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-        .env("FARSIDE_TEST_CHILD", cluster)
-        .env("FARSIDE_TEST_ROOT", root.to_bits().to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let killed = Killed(child);
-    let working = lines.any(|line| line.unwrap().contains("working"));
-    assert!(working, "the child ended before it worked");
-    killed
 }
 
 #[test]
@@ -99,7 +68,8 @@ fn a_killed_process_leaves_a_table_that_works() {
     for number in 0..OWN {
         dht.put(&own(number), &value(&own(number), number % 90)).unwrap();
     }
-    let child = start(&cluster, root);
+    let mut child = Process::child(&format!("{cluster} {}", root.to_bits()));
+    child.hear("working");
     node.wait_for_members(2, Duration::from_secs(20)).unwrap();
     let mut random = WorkloadRandom::new(4);
     for _ in 0..2_000 {

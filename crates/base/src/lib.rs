@@ -13,6 +13,8 @@ mod gid;
 mod id;
 mod limits;
 mod memory;
+mod mutant;
+mod random;
 pub mod waiting;
 mod work;
 
@@ -34,6 +36,8 @@ pub use id::{
 };
 pub use limits::Limits;
 pub use memory::{Memory, OutOfBounds};
+pub use mutant::Planted;
+pub use random::Random;
 pub use work::{
     Access, Completion, CompletionKind, CompletionStatus, LocalSlice, Operation, Receive,
     RegionKind, RegionToken, RemoteSlice, Source, Work, WorkFlags,

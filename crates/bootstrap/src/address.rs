@@ -187,6 +187,7 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farside_testkit::Random;
 
     #[test]
     fn the_three_forms_of_hosts_are_read() {
@@ -230,14 +231,6 @@ mod tests {
         }
     }
 
-    /// xorshift64*, so that a failure can be reproduced.
-    fn random(state: &mut u64) -> usize {
-        *state ^= *state >> 12;
-        *state ^= *state << 25;
-        *state ^= *state >> 27;
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize
-    }
-
     /// Any text that parses is printed so that it parses to the same value, and nothing panics.
     #[test]
     fn parsed_address_survives_printing() {
@@ -245,10 +238,10 @@ mod tests {
             "1", "25", "255", ".", ".", ":", ":", "/", "/", "[", "]", "fd00", "::", "a", "Z", "-",
             "_", " ", "65535", "70000", "\u{e9}", "\n", "x.y", "%1",
         ];
-        let (mut state, mut read) = (0x5eed, 0);
+        let (mut random, mut read) = (Random::new(0x5eed), 0);
         for _ in 0..300_000 {
-            let pieces = 1 + random(&mut state) % 9;
-            let text: String = (0..pieces).map(|_| PIECES[random(&mut state) % 24]).collect();
+            let pieces = 1 + random.index(9);
+            let text: String = (0..pieces).map(|_| *random.pick(&PIECES)).collect();
             if let Ok(address) = text.parse::<Address>() {
                 read += 1;
                 assert_eq!(address.to_string().parse(), Ok(address), "{text:?}");
@@ -263,9 +256,9 @@ mod tests {
     /// Addresses composed of valid parts all parse.
     #[test]
     fn good_parts_make_good_addresses() {
-        let mut state = 7;
+        let mut random = Random::new(7);
         for _ in 0..20_000 {
-            let mut word = || random(&mut state) as u64;
+            let mut word = || random.word();
             let host = match word() % 3 {
                 0 => HostAddress::Ip(IpAddr::V4(Ipv4Addr::from_bits(word() as u32))),
                 1 => HostAddress::Ip(IpAddr::V6(Ipv6Addr::from_bits(

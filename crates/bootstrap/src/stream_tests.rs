@@ -396,12 +396,8 @@ fn broken_stream_is_distinguished_from_closed_stream() {
 
 #[test]
 fn random_bytes_are_refused() {
-    let mut state = 0x5eed_u64;
-    let mut byte = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
+    let mut random = farside_testkit::Random::new(0x5eed);
+    let mut byte = || random.byte();
     for security in every_security() {
         let [near, _far] = pair(&security, usize::MAX, 1 << 20);
         let good = near.transport().to.borrow().record.clone();

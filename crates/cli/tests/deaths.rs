@@ -11,6 +11,10 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+farside_testkit::on_each_fabric! { shm tcp => (
+    replacement_of_a_dead_node_joins_the_cluster
+)}
+
 /// Returns the child processes of a process, in the order of their start.
 fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
@@ -139,30 +143,27 @@ fn cluster_continues_and_reports_a_dead_node() {
     assert!(said.contains(&format!("node {} (process", members[1]["node"])), "{said}");
 }
 
-#[test]
-fn replacement_of_a_dead_node_joins_the_cluster() {
-    for fabric in ["shm", "tcp"] {
-        let name = name();
-        let (mut up, members) = up(&name, "3", &["--restart", "--fabric", fabric]);
-        // Also the node that created the cluster.
-        for member in [&members[2], &members[0]] {
-            signal(process(member), Signal::KILL);
-            let ended = up.event("node_ended");
-            assert_eq!((&ended["node"], &ended["restarts"]), (&member["node"], &true.into()));
-            let joined = up.event("node_joined");
-            assert_ne!(joined["process"], member["process"]);
-            assert!(runs(process(&joined)), "{joined}");
-            assert_eq!(joined["address"].is_string(), fabric == "tcp", "{joined}");
-        }
-        if fabric == "shm" {
-            let node = Node::join(&Config::new(name.as_str())).unwrap();
-            node.wait_for_members(4, Duration::from_secs(60)).unwrap();
-            node.leave().unwrap();
-        }
-        up.signal(Signal::TERM);
-        up.event("ended");
-        assert_eq!(up.end().0, Some(0));
+fn replacement_of_a_dead_node_joins_the_cluster(fabric: &str) {
+    let name = name();
+    let (mut up, members) = up(&name, "3", &["--restart", "--fabric", fabric]);
+    // Also the node that created the cluster.
+    for member in [&members[2], &members[0]] {
+        signal(process(member), Signal::KILL);
+        let ended = up.event("node_ended");
+        assert_eq!((&ended["node"], &ended["restarts"]), (&member["node"], &true.into()));
+        let joined = up.event("node_joined");
+        assert_ne!(joined["process"], member["process"]);
+        assert!(runs(process(&joined)), "{joined}");
+        assert_eq!(joined["address"].is_string(), fabric == "tcp", "{joined}");
     }
+    if fabric == "shm" {
+        let node = Node::join(&Config::new(name.as_str())).unwrap();
+        node.wait_for_members(4, Duration::from_secs(60)).unwrap();
+        node.leave().unwrap();
+    }
+    up.signal(Signal::TERM);
+    up.event("ended");
+    assert_eq!(up.end().0, Some(0));
 }
 
 #[test]

@@ -1,88 +1,38 @@
 //! `farside bench fabric` between two processes, and cluster keys.
 #![forbid(unsafe_code)]
 
-use rustix::process::{Pid, Signal, kill_process};
+mod common;
+
+use common::{Running, farside, json, name, report, text};
+use rustix::process::Signal;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Output;
 
-fn farside() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_farside"))
-}
-
-/// Returns a name that no other test or run uses.
-fn name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("bench-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
+farside_testkit::on_each_fabric! { shm tcp => (process_killed_peer_is_reported) }
 
 /// A running `farside bench fabric --listen`.
 struct Server {
-    child: Child,
-    output: BufReader<ChildStdout>,
+    running: Running,
     address: String,
 }
 
 impl Server {
     fn start(at: &str, arguments: &[&str]) -> Self {
-        let mut child = farside()
-            .args(["bench", "fabric", "--json", "--listen", at])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        let address = json(&line)["listening"].as_str().unwrap_or_default().to_owned();
-        Self { child, output, address }
+        let fixed = ["bench", "fabric", "--json", "--listen", at];
+        let mut running = Running::start(&[], &[&fixed, arguments].concat());
+        let address = json(&running.line())["listening"].as_str().unwrap_or_default().to_owned();
+        Self { running, address }
     }
 
     /// Returns its report of the next client.
     fn served(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        json(&line)["served"].clone()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let process = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(process, signal).unwrap();
-    }
-
-    /// Waits for its end, and returns its exit code and standard error.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        json(&self.running.line())["served"].clone()
     }
 }
 
 fn client(to: &str, arguments: &[&str]) -> Output {
-    farside().args(["bench", "fabric", "--json", to]).args(arguments).output().unwrap()
-}
-
-fn report(done: &Output) -> Value {
-    assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
-    json(&text(&done.stdout))
+    farside(&[]).args(["bench", "fabric", "--json", to]).args(arguments).output().unwrap()
 }
 
 /// Returns the error text of a command that failed with exit code 1.
@@ -128,13 +78,13 @@ fn process_all_tests_run_between_processes_over_shm() {
     assert_eq!(server.served()["tests"], 3 * 7);
     // A second client, with text output and a duration.
     let arguments = ["bench", "fabric", &to, "--test", "write", "-D", "0.02"];
-    let second = farside().args(arguments).output().unwrap();
+    let second = farside(&[]).args(arguments).output().unwrap();
     let said = text(&second.stdout);
     assert!(second.status.success() && said.contains("t_typical[usec]"), "{said}");
     assert!(said.contains("path") && said.contains("half of a round trip"), "{said}");
     assert_eq!(server.served()["tests"], 1);
-    server.signal(Signal::INT);
-    assert_eq!(server.end(), (Some(0), String::new()));
+    server.running.signal(Signal::INT);
+    assert_eq!(server.running.end(), (Some(0), String::new()));
 }
 
 #[test]
@@ -143,7 +93,7 @@ fn process_all_tests_run_between_processes_over_tcp() {
     let to = server.address.clone();
     assert!(to.ends_with("/bench"), "{to}");
     check_everything(&report(&client(&to, &EVERYTHING)), "tcp");
-    assert_eq!(server.end(), (Some(0), String::new()));
+    assert_eq!(server.running.end(), (Some(0), String::new()));
     let refused = failure(&client(&to, &[]));
     assert!(refused.contains("no process listens"), "the only client is gone: {refused}");
 }
@@ -154,7 +104,7 @@ fn process_only_holders_of_the_key_are_served() {
     std::fs::create_dir(&folder).unwrap();
     let file = |name: &str| -> PathBuf { folder.join(name) };
     let make =
-        |path: &PathBuf| farside().args(["key", "new", "--json"]).arg(path).output().unwrap();
+        |path: &PathBuf| farside(&[]).args(["key", "new", "--json"]).arg(path).output().unwrap();
     let (mine, other) = (file("mine"), file("other"));
     let made = report(&make(&mine));
     assert_eq!(made["fingerprint"].as_str().map(str::len), Some(16));
@@ -177,41 +127,29 @@ fn process_only_holders_of_the_key_are_served() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[test]
-fn process_killed_peer_is_reported() {
-    for at in [name(), "127.0.0.1:0".to_owned()] {
-        let server = Server::start(&at, &[]);
-        let mut command = farside();
-        command.args(["bench", "fabric", &server.address, "--test", "read", "-n", "8,1"]);
-        assert_eq!(command.output().unwrap().status.code(), Some(2), "no number");
-        let mut running = farside()
-            .args(["bench", "fabric", &server.address, "--test", "read", "-D", "60"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+fn process_killed_peer_is_reported(fabric: &str) {
+    let at = if fabric == "shm" { name() } else { "127.0.0.1:0".to_owned() };
+    let server = Server::start(&at, &[]);
+    let mut command = farside(&[]);
+    command.args(["bench", "fabric", &server.address, "--test", "read", "-n", "8,1"]);
+    assert_eq!(command.output().unwrap().status.code(), Some(2), "no number");
+    let client = |to: &str| {
+        let mut client =
+            Running::start(&[], &["bench", "fabric", to, "--test", "read", "-D", "60"]);
         // The table head: the test is about to run.
-        while !lines.next().unwrap().unwrap().contains("#bytes") {}
-        server.signal(Signal::KILL);
-        let mut said = String::new();
-        running.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(running.wait().unwrap().code(), Some(1), "{said}");
-        assert!(said.contains("gone") || said.contains("reached"), "{said}");
-        // The other way round: the client is killed.
-        let mut server = Server::start(&at, &["--once"]);
-        let mut running = farside()
-            .args(["bench", "fabric", &server.address, "--test", "read", "-D", "60"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        while !lines.next().unwrap().unwrap().contains("#bytes") {}
-        running.kill().unwrap();
-        running.wait().unwrap();
-        assert_eq!(server.served()["failure"]["kind"], "system");
-        assert_eq!(server.end().0, Some(1));
-    }
+        client.hear("#bytes");
+        client
+    };
+    let running = client(&server.address);
+    server.running.signal(Signal::KILL);
+    let (code, said) = running.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("gone") || said.contains("reached"), "{said}");
+    // The other way round: the client is killed.
+    let mut server = Server::start(&at, &["--once"]);
+    client(&server.address).kill();
+    assert_eq!(server.served()["failure"]["kind"], "system");
+    assert_eq!(server.running.end().0, Some(1));
 }
 
 #[test]

@@ -7,11 +7,12 @@ use common::{Folder, WATCHDOG, farside, json, name, signal, text};
 use farside::call::{Caller, CallerOptions};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
+use farside_testkit::free_address;
 use rustix::fs::{CWD, FileType, makedev, mkfifoat, mknodat};
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -217,15 +218,10 @@ fn executor_serves_and_ends_without_a_reader_of_its_events() {
     drop(reader);
 }
 
-/// Returns a free TCP port.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 fn unread_events_are_counted_by_the_next_one() {
     let (reader, writer) = full_pipe();
-    let at = format!("127.0.0.1:{}", free_port());
+    let at = free_address().to_string();
     let mut agent = {
         // The `Command` value holds an end of the pipe until it is dropped.
         let mut command = farside(&[]);

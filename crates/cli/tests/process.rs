@@ -1,43 +1,15 @@
 //! The command as its users run it, with real processes and signals.
 #![forbid(unsafe_code)]
 
+mod common;
+
+use common::{Folder, farside, json, name, output, runs, signal, text};
 use farside::{Config, ErrorCode, Node};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn farside() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_farside"))
-}
-
-/// Returns a cluster name that no other test or run uses.
-fn name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn signal(process: u32, signal: Signal) {
-    let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
-    kill_process(process, signal).unwrap();
-}
-
-/// Returns whether a process runs (zombies do not).
-fn runs(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A running `farside up`.
 struct Up {
@@ -47,7 +19,7 @@ struct Up {
 
 impl Up {
     fn start(name: &str, nodes: &str) -> Self {
-        let mut child = farside()
+        let mut child = farside(&[])
             .args([
                 "up",
                 "--json",
@@ -118,7 +90,7 @@ fn process_second_cluster_of_one_name_is_refused() {
     let name = name();
     let up = Up::start(&name, "1");
     let second =
-        farside().args(["up", "--json", "--nodes", "1", "--name", &name]).output().unwrap();
+        farside(&[]).args(["up", "--json", "--nodes", "1", "--name", &name]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert_eq!(json(&text(&second.stdout))["error"]["name"], "NameTaken");
     assert!(up.workers.iter().all(|worker| runs(*worker)));
@@ -129,7 +101,7 @@ fn process_second_cluster_of_one_name_is_refused() {
 #[test]
 fn process_worker_continues_after_invalid_commands() {
     let mut worker =
-        farside().arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        farside(&[]).arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut commands = worker.stdin.take().unwrap();
     let mut events = BufReader::new(worker.stdout.take().unwrap());
     let mut next = |line: &str| {
@@ -143,10 +115,6 @@ fn process_worker_continues_after_invalid_commands() {
     assert_eq!(next("{\"command\":\"stats\"}")["failure"]["name"], "NodeClosed");
     drop(commands);
     assert!(worker.wait().unwrap().success(), "ends with its input");
-}
-
-fn output(arguments: &[&str]) -> Output {
-    farside().args(arguments).output().unwrap()
 }
 
 #[test]
@@ -163,7 +131,7 @@ fn process_wrong_usage_exits_with_2() {
         &["bench", "channels", "--seconds", "1", "--windows", "8"],
         &["bench", "channels", "--profile", "abacus"],
     ] {
-        assert_eq!(output(arguments).status.code(), Some(2), "{arguments:?}");
+        assert_eq!(output(&[], arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
 
@@ -175,7 +143,7 @@ fn process_error_of_an_unknown_name_lists_valid_names() {
         (&["bench", "channels", "--channel", "ring"], &["all", "ring-inlined", "read-ring-notify"]),
         (&["bench", "channels", "--pattern", "2:2"], &["1:1", "N:1", "1:N"]),
     ] {
-        let refused = output(arguments);
+        let refused = output(&[], arguments);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
         let said = text(&refused.stderr);
         assert!(names.iter().all(|name| said.contains(name)), "{said}");
@@ -184,17 +152,17 @@ fn process_error_of_an_unknown_name_lists_valid_names() {
 
 #[test]
 fn process_channels_are_listed_and_filtered_by_requirements() {
-    let table = json(&text(&output(&["channels", "--json"]).stdout));
+    let table = json(&text(&output(&[], &["channels", "--json"]).stdout));
     assert_eq!(table["channels"].as_array().unwrap().len(), 20);
-    let shown = text(&output(&["channels"]).stdout);
+    let shown = text(&output(&[], &["channels"]).stdout);
     assert!(shown.contains("ring-inlined-zeroing") && shown.contains("# HRT"), "{shown}");
     let asked = ["channels", "--need", "blocking,variable", "--fan-in", "64", "--fabric", "efa"];
-    let advice = json(&text(&output(&[&asked[..], &["--json"]].concat()).stdout));
+    let advice = json(&text(&output(&[], &[&asked[..], &["--json"]].concat()).stdout));
     let unfit = advice["unfit"].as_array().unwrap();
     assert_eq!(advice["fitting"].as_array().unwrap().len() + unfit.len(), 20);
     assert!(unfit.iter().all(|one| !one["reasons"].as_array().unwrap().is_empty()), "{advice}");
     assert!(unfit.iter().any(|one| one["channel"] == "ring-immediate"), "no WRITE there");
-    let shown = text(&output(&["channels", "--fabric", "efa", "--bytes", "64"]).stdout);
+    let shown = text(&output(&[], &["channels", "--fabric", "efa", "--bytes", "64"]).stdout);
     assert!(shown.contains("fits, best first") && shown.contains("the fabric lacks"), "{shown}");
 }
 
@@ -204,7 +172,7 @@ fn process_invalid_names_and_sizes_are_refused_with_error_codes() {
         (["up", "--json", "--nodes", "1", "--name", "white space"], "BadConfiguration"),
         (["up", "--json", "--nodes", "1", "--line-bytes", "100"], "BadLineSize"),
     ] {
-        let refused = output(&arguments);
+        let refused = output(&[], &arguments);
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
         assert_eq!(json(&text(&refused.stdout))["error"]["name"], error);
     }
@@ -219,7 +187,7 @@ fn process_memory_beyond_the_machine_is_refused() {
     };
     let each = ((bytes("MemTotal:") + bytes("SwapTotal:")) / 3).to_string();
     let refused =
-        output(&["up", "--json", "--nodes", "4", "--name", &name(), "--memory-bytes", &each]);
+        output(&[], &["up", "--json", "--nodes", "4", "--name", &name(), "--memory-bytes", &each]);
     assert_eq!(refused.status.code(), Some(1));
     let error = &json(&text(&refused.stdout))["error"];
     assert_eq!(error["name"], "BadConfiguration");
@@ -230,76 +198,56 @@ fn process_memory_beyond_the_machine_is_refused() {
 #[test]
 fn process_every_command_has_help_with_examples() {
     for command in ["demo", "up", "wordcount", "doctor", "info", "channels"] {
-        let help = output(&[command, "--help"]);
+        let help = output(&[], &[command, "--help"]);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
     for bench in ["memory", "fabric", "channels", "ycsb"] {
-        assert!(text(&output(&["bench", bench, "--help"]).stdout).contains("Examples:"), "{bench}");
+        assert!(
+            text(&output(&[], &["bench", bench, "--help"]).stdout).contains("Examples:"),
+            "{bench}"
+        );
     }
 }
 
 #[test]
 fn process_info_and_doctor_report_findings() {
-    let info = json(&text(&output(&["info", "--json"]).stdout));
+    let info = json(&text(&output(&[], &["info", "--json"]).stdout));
     assert_eq!(info["chosen"], "shm");
     assert_eq!(info["fabrics"][0]["capabilities"]["one_sided"], "yes");
     // For a cluster it reports the number and the maximum of members.
     let config = Config::new(name()).memory_bytes(1 << 20).cache_bytes(4 << 20);
     let node = Node::create(&config).unwrap();
     let members = format!("running: {}, members 1 of {}", config.cluster, node.members_max());
-    let shown = text(&output(&["info"]).stdout);
+    let shown = text(&output(&[], &["info"]).stdout);
     assert!(shown.contains(&members), "{shown}");
-    let info = json(&text(&output(&["info", "--json"]).stdout));
+    let info = json(&text(&output(&[], &["info", "--json"]).stdout));
     let clusters = info["clusters"].as_array().unwrap();
     let own = clusters.iter().find(|one| one["cluster"] == config.cluster.as_str()).unwrap();
     assert_eq!((&own["members"], &own["members_max"]), (&1.into(), &node.members_max().into()));
-    let doctor = json(&text(&output(&["doctor", "--json", "--nodes", "1"]).stdout));
+    let doctor = json(&text(&output(&[], &["doctor", "--json", "--nodes", "1"]).stdout));
     assert!(doctor["checks"].as_array().unwrap().iter().any(|check| check["name"] == "memfd"));
-    let impossible = output(&["doctor", "--nodes", "100", "--memory-bytes", "1T"]);
+    let impossible = output(&[], &["doctor", "--nodes", "100", "--memory-bytes", "1T"]);
     assert_eq!(impossible.status.code(), Some(1));
 }
 
 #[test]
 fn process_doctor_lists_selects_and_reports_skipped_checks() {
-    let list = text(&output(&["doctor", "--list"]).stdout);
+    let list = text(&output(&[], &["doctor", "--list"]).stdout);
     assert!(list.lines().count() >= 30, "{list}");
-    let listed = json(&text(&output(&["doctor", "--list", "--json"]).stdout));
+    let listed = json(&text(&output(&[], &["doctor", "--list", "--json"]).stdout));
     assert_eq!(listed.as_array().unwrap().len(), list.lines().count());
 
-    let one = output(&["doctor", "--json", "--only", "clock,gid_table", "--memory", "1M"]);
+    let one = output(&[], &["doctor", "--json", "--only", "clock,gid_table", "--memory", "1M"]);
     let checks = json(text(&one.stdout).lines().next().unwrap())["checks"].clone();
     for check in checks.as_array().unwrap() {
         assert!(check["name"] == "clock" || check["name"] == "gid_table", "{check}");
         assert!(!check["found"].as_str().unwrap().is_empty(), "{check}");
     }
-    assert_eq!(output(&["doctor", "--only", "nothing"]).status.code(), Some(2));
-    let shown = text(&output(&["doctor", "--peer", "127.0.0.1", "--nodes", "1"]).stdout);
+    assert_eq!(output(&[], &["doctor", "--only", "nothing"]).status.code(), Some(2));
+    let shown = text(&output(&[], &["doctor", "--peer", "127.0.0.1", "--nodes", "1"]).stdout);
     for part in ["peer_route", "this machine itself", "gid_table", "skipped", "shared memory: "] {
         assert!(shown.contains(part), "{part}: {shown}");
-    }
-}
-
-/// A temporary folder of a test, deleted on drop.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(name());
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, file: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(file);
-        std::fs::write(&path, bytes).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -338,7 +286,7 @@ fn process_wordcount_equals_the_shell_pipeline() {
     {
         for nodes in ["1", "3"] {
             let counted =
-                farside().args(["wordcount", "--nodes", nodes]).args(files).output().unwrap();
+                farside(&[]).args(["wordcount", "--nodes", nodes]).args(files).output().unwrap();
             assert!(counted.status.success(), "{}", text(&counted.stderr));
             assert_eq!(text(&counted.stdout), pipeline(files), "{files:?} on {nodes} nodes");
         }
@@ -347,14 +295,14 @@ fn process_wordcount_equals_the_shell_pipeline() {
 
 #[test]
 fn process_wordcount_of_a_missing_file_names_it() {
-    let failed = output(&["wordcount", "/no/such/file"]);
+    let failed = output(&[], &["wordcount", "/no/such/file"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(text(&failed.stderr).contains("/no/such/file"));
 }
 
 #[test]
 fn process_demo_loses_only_records_of_the_killed_node() {
-    let shown = output(&["demo", "--json", "--records", "3000", "--operations", "3000"]);
+    let shown = output(&[], &["demo", "--json", "--records", "3000", "--operations", "3000"]);
     assert!(shown.status.success(), "{}{}", text(&shown.stdout), text(&shown.stderr));
     let shown = json(&text(&shown.stdout));
     for workload in ["A", "B", "C", "D", "F"] {
@@ -373,7 +321,7 @@ fn process_demo_loses_only_records_of_the_killed_node() {
 
 #[test]
 fn process_interrupt_during_work_leaves_no_process() {
-    let mut demo = farside()
+    let mut demo = farside(&[])
         .args(["demo", "--records", "200000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -406,7 +354,7 @@ fn process_history_has_every_operation() {
         "--properties",
         &properties,
     ];
-    let run = farside().args(arguments).args(["--history", &history]).output().unwrap();
+    let run = farside(&[]).args(arguments).args(["--history", &history]).output().unwrap();
     assert!(run.status.success(), "{}", text(&run.stderr));
     let report = json(&text(&run.stdout));
     assert_eq!((&report["run"]["operations"], &report["run"]["errors"]), (&1000.into(), &0.into()));
@@ -420,7 +368,7 @@ fn process_history_has_every_operation() {
     }
     assert_eq!(lines.lines().count(), 1000);
     assert_eq!(processes.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3], "two nodes of two threads");
-    let scans = output(&["bench", "ycsb", "--workload", "e"]);
+    let scans = output(&[], &["bench", "ycsb", "--workload", "e"]);
     assert_eq!(scans.status.code(), Some(2));
     assert!(text(&scans.stderr).contains("scan"));
 }
@@ -428,7 +376,7 @@ fn process_history_has_every_operation() {
 #[test]
 fn process_figures_have_baselines() {
     for (bench, only) in [("fabric", "fetch_add"), ("memory", "read 8 B")] {
-        let run = output(&["bench", bench, "--json", "--windows", "8", "--only", only]);
+        let run = output(&[], &["bench", bench, "--json", "--windows", "8", "--only", only]);
         assert!(run.status.success(), "{}", text(&run.stderr));
         let report = json(&text(&run.stdout));
         let figures = report["figures"].as_array().unwrap();
@@ -445,7 +393,7 @@ fn process_figures_have_baselines() {
 fn bench_channels(arguments: &[&str]) -> Value {
     let fixed =
         ["bench", "channels", "--json", "--windows", "8", "--clients", "2", "--readers", "2"];
-    let run = output(&[&fixed, arguments].concat());
+    let run = output(&[], &[&fixed, arguments].concat());
     assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
     json(&text(&run.stdout))
 }

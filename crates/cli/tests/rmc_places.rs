@@ -7,7 +7,12 @@ use common::{Folder, Running, json, name, output, report, text};
 use rustix::process::Signal;
 use serde_json::Value;
 
-const FABRICS: [&str; 2] = ["shm", "tcp"];
+farside_testkit::on_each_fabric! { shm tcp => (
+    process_calls_at_every_place_return_the_same_and_report_why
+    process_listener_receives_every_notification_in_order
+    process_slow_listener_receives_the_number_of_lost_notifications
+)}
+
 /// A list of two nodes: key 5, value 50 at offset 64; key 7, value 70 at offset 128.
 const NODES: [u64; 19] = [0, 0, 0, 0, 0, 0, 0, 0, 5, 50, 128, 0, 0, 0, 0, 0, 7, 70, 0];
 
@@ -90,51 +95,47 @@ fn ran(called: &Value) -> Vec<(String, u64)> {
     places.map(pair).collect()
 }
 
-#[test]
-fn process_calls_at_every_place_return_the_same_and_report_why() {
+fn process_calls_at_every_place_return_the_same_and_report_why(fabric: &str) {
     let folder = Folder::new();
     let memory = nodes(&folder);
-    for fabric in FABRICS {
-        let (host, to) = serve(fabric, &["--memory", &memory]);
-        let (near, beside) = serve(fabric, &["--beside", &to]);
-        let search = ["list_search", "--parameters", "64,7", "--times", "300"];
-        // The owner of the memory may be the first or the second executor.
-        for (to, also) in [(&to, &beside), (&beside, &to)] {
-            let call = [&["call", to][..], &search, &["--also", also]].concat();
-            let called = value(&call);
-            assert_eq!(called["returned"]["result"], 70, "{fabric}");
-            let ran = ran(&called);
-            let places: Vec<_> = ran.iter().map(|(place, _)| place.as_str()).collect();
-            assert_eq!(places, ["here", to, also], "{fabric}");
-            assert_eq!(ran.iter().map(|(_, calls)| calls).sum::<u64>(), 300, "{fabric}");
-            let last = &called["last"];
-            let why = last["why"].as_str().unwrap();
-            assert!(["model", "measured", "explored"].contains(&why), "{last}");
-            assert!(ran.iter().any(|(place, calls)| last["place"] == **place && *calls > 0));
-            assert!(last["expected_ns"].is_u64() && last["other"]["place"] != last["place"]);
-            assert_eq!(called["runs"] == "here", last["place"] == "here", "{called}");
-            for (pinned, expected) in
-                [("here", "here"), ("there", to), (to.as_str(), to), (also.as_str(), also)]
-            {
-                let called = value(&[&call[..], &["--place", pinned]].concat());
-                assert_eq!(called["returned"]["result"], 70, "{fabric} {pinned}");
-                let ran = self::ran(&called);
-                let all = ran.iter().find(|(_, calls)| *calls > 0).unwrap();
-                assert_eq!(*all, (expected.to_owned(), 300), "{fabric} {pinned}");
-                assert_eq!(called["last"]["why"], "pinned", "{fabric} {pinned}");
-            }
+    let (host, to) = serve(fabric, &["--memory", &memory]);
+    let (near, beside) = serve(fabric, &["--beside", &to]);
+    let search = ["list_search", "--parameters", "64,7", "--times", "300"];
+    // The owner of the memory may be the first or the second executor.
+    for (to, also) in [(&to, &beside), (&beside, &to)] {
+        let call = [&["call", to][..], &search, &["--also", also]].concat();
+        let called = value(&call);
+        assert_eq!(called["returned"]["result"], 70, "{fabric}");
+        let ran = ran(&called);
+        let places: Vec<_> = ran.iter().map(|(place, _)| place.as_str()).collect();
+        assert_eq!(places, ["here", to, also], "{fabric}");
+        assert_eq!(ran.iter().map(|(_, calls)| calls).sum::<u64>(), 300, "{fabric}");
+        let last = &called["last"];
+        let why = last["why"].as_str().unwrap();
+        assert!(["model", "measured", "explored"].contains(&why), "{last}");
+        assert!(ran.iter().any(|(place, calls)| last["place"] == **place && *calls > 0));
+        assert!(last["expected_ns"].is_u64() && last["other"]["place"] != last["place"]);
+        assert_eq!(called["runs"] == "here", last["place"] == "here", "{called}");
+        for (pinned, expected) in
+            [("here", "here"), ("there", to), (to.as_str(), to), (also.as_str(), also)]
+        {
+            let called = value(&[&call[..], &["--place", pinned]].concat());
+            assert_eq!(called["returned"]["result"], 70, "{fabric} {pinned}");
+            let ran = self::ran(&called);
+            let all = ran.iter().find(|(_, calls)| *calls > 0).unwrap();
+            assert_eq!(*all, (expected.to_owned(), 300), "{fabric} {pinned}");
+            assert_eq!(called["last"]["why"], "pinned", "{fabric} {pinned}");
         }
-        // The text output; with one executor there are two places.
-        let said =
-            text(&rmc(&[&["call", &to][..], &search, &["--place", "choose"]].concat()).stdout);
-        for part in ["ran         ", " here, each access", &format!(" at {to}"), "last call   "] {
-            assert!(said.contains(part), "{part}: {said}");
-        }
-        let said = text(&rmc(&[&["call", &to][..], &search, &["--here"]].concat()).stdout);
-        assert!(said.contains("ran         here, each access a one-sided request"), "{said}");
-        end(near);
-        end(host);
     }
+    // The text output; with one executor there are two places.
+    let said = text(&rmc(&[&["call", &to][..], &search, &["--place", "choose"]].concat()).stdout);
+    for part in ["ran         ", " here, each access", &format!(" at {to}"), "last call   "] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let said = text(&rmc(&[&["call", &to][..], &search, &["--here"]].concat()).stdout);
+    assert!(said.contains("ran         here, each access a one-sided request"), "{said}");
+    end(near);
+    end(host);
 }
 
 #[test]
@@ -248,103 +249,95 @@ fn shown(number: u64) -> String {
     number.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-#[test]
-fn process_listener_receives_every_notification_in_order() {
+fn process_listener_receives_every_notification_in_order(fabric: &str) {
     let folder = Folder::new();
     let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
-    for fabric in FABRICS {
-        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
-        let listen = ["--json", "rmc", "listen", &to];
-        let mut both = Running::start(&[], &[&listen[..], &["7", "0x10", "7"]].concat());
-        assert_eq!(both.event("listening")["topics"], json("[7, 16]"), "{fabric}");
-        let mut three = Running::start(&[], &[&listen[..], &["7", "--count", "3"]].concat());
-        three.event("listening");
-        let mut as_text = Running::start(&[], &["rmc", "listen", &to, "16"]);
-        assert!(as_text.line().starts_with(&format!("listening to topic 16 at {to}")));
-        let notify = |topic: &str, count: &str| {
-            let parameters = format!("{topic},{count}");
-            value(&["call", &to, &notifies, "--parameters", &parameters])["returned"]["result"]
-                .clone()
-        };
-        assert_eq!(
-            (notify("7", "10"), notify("9", "1"), notify("16", "1")),
-            (10.into(), 1.into(), 1.into())
-        );
-        let mut of_7 = 0;
-        for _ in 0..11 {
-            let notice = both.event("notice");
-            assert_eq!(notice["lost"], 0, "{fabric}");
-            if notice["topic"] == 7 {
-                assert_eq!(notice["bytes"], shown(of_7), "{fabric}");
-                of_7 += 1;
-            } else {
-                assert_eq!((&notice["topic"], &notice["bytes"]), (&16.into(), &shown(0).into()));
-            }
+    let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+    let listen = ["--json", "rmc", "listen", &to];
+    let mut both = Running::start(&[], &[&listen[..], &["7", "0x10", "7"]].concat());
+    assert_eq!(both.event("listening")["topics"], json("[7, 16]"), "{fabric}");
+    let mut three = Running::start(&[], &[&listen[..], &["7", "--count", "3"]].concat());
+    three.event("listening");
+    let mut as_text = Running::start(&[], &["rmc", "listen", &to, "16"]);
+    assert!(as_text.line().starts_with(&format!("listening to topic 16 at {to}")));
+    let notify = |topic: &str, count: &str| {
+        let parameters = format!("{topic},{count}");
+        value(&["call", &to, &notifies, "--parameters", &parameters])["returned"]["result"].clone()
+    };
+    assert_eq!(
+        (notify("7", "10"), notify("9", "1"), notify("16", "1")),
+        (10.into(), 1.into(), 1.into())
+    );
+    let mut of_7 = 0;
+    for _ in 0..11 {
+        let notice = both.event("notice");
+        assert_eq!(notice["lost"], 0, "{fabric}");
+        if notice["topic"] == 7 {
+            assert_eq!(notice["bytes"], shown(of_7), "{fabric}");
+            of_7 += 1;
+        } else {
+            assert_eq!((&notice["topic"], &notice["bytes"]), (&16.into(), &shown(0).into()));
         }
-        assert_eq!(of_7, 10, "{fabric}");
-        let ended = three.event("ended");
-        assert_eq!((&ended["notices"], three.end()), (&3.into(), (Some(0), String::new())));
-        assert_eq!(as_text.line(), "topic 16: 8 B: 0000000000000000", "{fabric}");
-        as_text.signal(Signal::INT);
-        assert_eq!(as_text.line(), "1 notice received", "{fabric}");
-        assert_eq!(as_text.end(), (Some(0), String::new()));
-        assert_eq!(end(both)["notices"], 11, "{fabric}");
-        end(host);
     }
+    assert_eq!(of_7, 10, "{fabric}");
+    let ended = three.event("ended");
+    assert_eq!((&ended["notices"], three.end()), (&3.into(), (Some(0), String::new())));
+    assert_eq!(as_text.line(), "topic 16: 8 B: 0000000000000000", "{fabric}");
+    as_text.signal(Signal::INT);
+    assert_eq!(as_text.line(), "1 notice received", "{fabric}");
+    assert_eq!(as_text.end(), (Some(0), String::new()));
+    assert_eq!(end(both)["notices"], 11, "{fabric}");
+    end(host);
 }
 
 /// Sends forty notifications to topic 7 while a listener is stopped.
 fn notify_while_stopped(listener: &Running, to: &str, notifies: &str) {
     listener.signal(Signal::STOP);
-    while !common::is_stopped(listener.process()) {
+    while !common::is_stopped(listener.id()) {
         std::thread::yield_now();
     }
     value(&["call", to, notifies, "--parameters", "7,40"]);
     listener.signal(Signal::CONT);
 }
 
-#[test]
-fn process_slow_listener_receives_the_number_of_lost_notifications() {
+fn process_slow_listener_receives_the_number_of_lost_notifications(fabric: &str) {
     let folder = Folder::new();
     let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
-    for fabric in FABRICS {
-        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
-        let mut slow = Running::start(&[], &["--json", "rmc", "listen", &to, "7"]);
-        slow.event("listening");
-        notify_while_stopped(&slow, &to, &notifies);
-        let (mut received, mut lost) = (Vec::new(), 0);
-        while received.last() != Some(&Value::from(shown(39))) {
-            let notice = slow.event("notice");
-            lost += notice["lost"].as_u64().unwrap();
-            received.push(notice["bytes"].clone());
-        }
-        // The executor keeps the last sixteen, and one more answers the pending request.
-        assert!([16, 17].contains(&received.len()), "{fabric}: {received:?}");
-        assert_eq!(lost, 40 - received.len() as u64, "{fabric}");
-        let kept: Vec<_> = (24..40).map(|number| Value::from(shown(number))).collect();
-        assert_eq!(received[received.len() - 16..], kept, "{fabric}");
-        let ended = end(slow);
-        assert_eq!(
-            (&ended["notices"], &ended["lost"]),
-            (&received.len().into(), &lost.into()),
-            "{fabric}"
-        );
-        // The text output.
-        let mut slow = Running::start(&[], &["rmc", "listen", &to, "7"]);
-        slow.line();
-        notify_while_stopped(&slow, &to, &notifies);
-        let lost = loop {
-            let line = slow.line();
-            if line.contains("lost") {
-                break line;
-            }
-        };
-        let said =
-            ["23", "24"].map(|lost| format!("topic 7: {lost} notices lost: not read in time"));
-        assert!(said.contains(&lost), "{fabric}: {lost}");
-        slow.signal(Signal::KILL);
-        end(host);
+    let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+    let mut slow = Running::start(&[], &["--json", "rmc", "listen", &to, "7"]);
+    slow.event("listening");
+    notify_while_stopped(&slow, &to, &notifies);
+    let (mut received, mut lost) = (Vec::new(), 0);
+    while received.last() != Some(&Value::from(shown(39))) {
+        let notice = slow.event("notice");
+        lost += notice["lost"].as_u64().unwrap();
+        received.push(notice["bytes"].clone());
     }
+    // The executor keeps the last sixteen, and one more answers the pending request.
+    assert!([16, 17].contains(&received.len()), "{fabric}: {received:?}");
+    assert_eq!(lost, 40 - received.len() as u64, "{fabric}");
+    let kept: Vec<_> = (24..40).map(|number| Value::from(shown(number))).collect();
+    assert_eq!(received[received.len() - 16..], kept, "{fabric}");
+    let ended = end(slow);
+    assert_eq!(
+        (&ended["notices"], &ended["lost"]),
+        (&received.len().into(), &lost.into()),
+        "{fabric}"
+    );
+    // The text output.
+    let mut slow = Running::start(&[], &["rmc", "listen", &to, "7"]);
+    slow.line();
+    notify_while_stopped(&slow, &to, &notifies);
+    let lost = loop {
+        let line = slow.line();
+        if line.contains("lost") {
+            break line;
+        }
+    };
+    let said = ["23", "24"].map(|lost| format!("topic 7: {lost} notices lost: not read in time"));
+    assert!(said.contains(&lost), "{fabric}: {lost}");
+    slow.signal(Signal::KILL);
+    end(host);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use farside::call::{CallOptions, Caller, CallerOptions, Program, Ticket};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::Random;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -18,7 +19,20 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-const FABRICS: [&str; 2] = ["shm", "tcp"];
+farside_testkit::on_each_fabric! { shm tcp => (
+    process_region_restrictions_are_enforced
+    process_programs_of_a_file_share_state
+    process_calls_agree_with_native_code
+    process_errors_have_name_and_exit_code
+    process_access_beyond_the_file_is_refused
+    process_killed_client_is_removed_without_affecting_others
+    process_killed_server_is_an_error_at_its_clients
+    process_second_executor_accesses_the_memory_of_its_host
+    process_killed_second_executor_is_an_error_at_its_clients_only
+    process_killed_host_ends_calls_but_not_the_second_executor
+    process_call_is_stopped_at_its_deadline
+)}
+
 /// Timeout after which a test counts as hung.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -106,13 +120,8 @@ fn words(words: &[u64]) -> Vec<u8> {
 
 /// Returns a kilobyte of noise followed by 40 scattered list nodes with odd keys, and the offset of the first node.
 fn memory() -> (Vec<u8>, u64) {
-    let mut state = 7_u64;
-    let mut memory: Vec<u8> = (0..1024)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect();
+    let mut random = Random::new(7);
+    let mut memory: Vec<u8> = (0..1024).map(|_| random.byte()).collect();
     let offset = |at: u64| 1024 + at * 17 % 40 * 24;
     memory.resize(1024 + 40 * 24, 0);
     for at in 0..40 {
@@ -165,66 +174,53 @@ fn object(folder: &Folder, called: &str) -> String {
     library.join(format!("{called}.o")).display().to_string()
 }
 
-#[test]
-fn process_calls_agree_with_native_code() {
+fn process_calls_agree_with_native_code(fabric: &str) {
     let folder = Folder::new();
     let (bytes, head) = memory();
     let region = format!("0={}", folder.file("memory.bin", &bytes));
     let (search, checksum) = (object(&folder, "list_search"), object(&folder, "checksum"));
     value(&["check", &search, &checksum]);
-    for fabric in FABRICS {
-        let (server, to) = serve(fabric, &["--memory", &region]);
-        let known = value(&["register", &to, &checksum]);
-        let names = known["programs"].as_array().unwrap().iter().map(|one| one["name"].clone());
-        assert_eq!(names.collect::<Vec<_>>(), ["checksum_crc32c", "checksum_xxhash64"]);
-        assert_eq!(known["regions"][0]["bytes"], bytes.len(), "{fabric}: as long as the file");
-        assert_eq!(
-            (&known["programs"][0]["keeps_state"], &known["fabric"]),
-            (&false.into(), &fabric.into())
-        );
-        assert!(known["registered_ns"].as_u64().unwrap() > 0 && known["path"] != "", "{known}");
-        for here in [&[][..], &["--here"]] {
-            for key in [1, 3, 79, 80, 0] {
-                let parameters = format!("{head},{key}");
-                let call = ["call", &to, &search, "--parameters", &parameters];
-                let called = value(&[&call[..], here].concat());
-                let expected = searched(&bytes, head, key);
-                assert_eq!(called["returned"]["result"], expected, "{fabric} {key} {here:?}");
-                let status =
-                    if expected > 1 << 32 { "FARSIDE_NOT_FOUND".into() } else { Value::Null };
-                assert_eq!(called["returned"]["status"], status, "{fabric} {key}");
-            }
-            for (from, length) in [(0, 1024), (3, 1000), (1023, 1), (5, 0)] {
-                let parameters = format!("{from},{length},0");
-                let call = ["call", &to, &checksum, "--program", "checksum_crc32c"];
-                let called = value(
-                    &[&call[..], &["--parameters", &parameters, "--times", "3"], here].concat(),
-                );
-                let expected = crc32c(&bytes[from..from + length]);
-                assert_eq!(called["returned"]["result"], expected, "{fabric} {from} {here:?}");
-                assert_eq!(called["calls"], 3);
-            }
+    let (server, to) = serve(fabric, &["--memory", &region]);
+    let known = value(&["register", &to, &checksum]);
+    let names = known["programs"].as_array().unwrap().iter().map(|one| one["name"].clone());
+    assert_eq!(names.collect::<Vec<_>>(), ["checksum_crc32c", "checksum_xxhash64"]);
+    assert_eq!(known["regions"][0]["bytes"], bytes.len(), "{fabric}: as long as the file");
+    assert_eq!(
+        (&known["programs"][0]["keeps_state"], &known["fabric"]),
+        (&false.into(), &fabric.into())
+    );
+    assert!(known["registered_ns"].as_u64().unwrap() > 0 && known["path"] != "", "{known}");
+    for here in [&[][..], &["--here"]] {
+        for key in [1, 3, 79, 80, 0] {
+            let parameters = format!("{head},{key}");
+            let call = ["call", &to, &search, "--parameters", &parameters];
+            let called = value(&[&call[..], here].concat());
+            let expected = searched(&bytes, head, key);
+            assert_eq!(called["returned"]["result"], expected, "{fabric} {key} {here:?}");
+            let status = if expected > 1 << 32 { "FARSIDE_NOT_FOUND".into() } else { Value::Null };
+            assert_eq!(called["returned"]["status"], status, "{fabric} {key}");
         }
-        // The text output.
-        let done = rmc(&[
-            "call",
-            &to,
-            "list_search",
-            "--parameters",
-            &format!("{head},3"),
-            "--times",
-            "9",
-        ]);
-        let said = text(&done.stdout);
-        for part in ["returned    1001 (0x3e9, 1001)", "round trip  median", "of 9 calls", "path "]
-        {
-            assert!(said.contains(part), "{said}");
+        for (from, length) in [(0, 1024), (3, 1000), (1023, 1), (5, 0)] {
+            let parameters = format!("{from},{length},0");
+            let call = ["call", &to, &checksum, "--program", "checksum_crc32c"];
+            let called =
+                value(&[&call[..], &["--parameters", &parameters, "--times", "3"], here].concat());
+            let expected = crc32c(&bytes[from..from + length]);
+            assert_eq!(called["returned"]["result"], expected, "{fabric} {from} {here:?}");
+            assert_eq!(called["calls"], 3);
         }
-        let ended = end(server);
-        // Registrations and calls at the executor; calls in the caller's process are one-sided and not counted.
-        assert!(ended["served"].as_u64().unwrap() >= 5 + 4 * 3 + 9, "{ended}");
-        assert_eq!(ended["written_back"], Value::Array(vec![]));
     }
+    // The text output.
+    let done =
+        rmc(&["call", &to, "list_search", "--parameters", &format!("{head},3"), "--times", "9"]);
+    let said = text(&done.stdout);
+    for part in ["returned    1001 (0x3e9, 1001)", "round trip  median", "of 9 calls", "path "] {
+        assert!(said.contains(part), "{said}");
+    }
+    let ended = end(server);
+    // Registrations and calls at the executor; calls in the caller's process are one-sided and not counted.
+    assert!(ended["served"].as_u64().unwrap() >= 5 + 4 * 3 + 9, "{ended}");
+    assert_eq!(ended["written_back"], Value::Array(vec![]));
 }
 
 #[test]
@@ -251,81 +247,74 @@ fn process_writes_reach_files_only_with_write_back() {
     }
 }
 
-#[test]
-fn process_errors_have_name_and_exit_code() {
+fn process_errors_have_name_and_exit_code(fabric: &str) {
     let folder = Folder::new();
     let bad = folder.file("bad.s", b".program bad\nr0 = r3\nexit\n");
     let load = folder.file("foreign.s", b".program foreign\nr1 = 7\nr2 = 0\ncall load_u64\nexit\n");
     let junk = folder.file("junk.o", b"\x7fELF and no more");
     let hostile = folder.file("hostile.s", b".program a\x1b[2Jb\nr0 = r3\nexit\n");
-    for fabric in FABRICS {
-        let tenants = ["--tenant", "poor=programs:0", "--tenant", "idle=calls:0"];
-        let (server, to) = serve(fabric, &[&["--memory", "0=4K"][..], &tenants].concat());
-        let cases: [(&[&str], i32, &str, &str); 12] = [
-            (&["register", &to, &bad], 1, "UnsafeProgram", "bad"),
-            (&["register", &to, &junk], 1, "BadProgram", "junk.o"),
-            (&["register", &to, "search.c"], 2, "usage", "farside rmc build"),
-            (&["register", &to, "/nowhere.o"], 1, "system", "/nowhere.o"),
-            (
-                &["register", &to, "list_search", "--tenant", "poor"],
-                1,
-                "OverQuota",
-                "0 of 0 programs",
-            ),
-            (&["call", &to, &load, "--tenant", "idle"], 1, "OverQuota", "quota of calls is 0"),
-            (&["call", &to, &load], 1, "CallStopped", "foreign"),
-            (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
-            (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),
-            (&["call", &to, "list_search", "--parameters", "64;7"], 2, "", ""),
-            (&["call", &to, "list_search", "--program", "none"], 2, "usage", "no program `none`"),
-            (&["call", &to, "list_search", "--parameters", "@/nowhere"], 1, "system", "/nowhere"),
-        ];
-        for (arguments, code, kind, said) in cases {
-            if kind.is_empty() {
-                assert_eq!(rmc(arguments).status.code(), Some(code), "{arguments:?}");
-                continue;
-            }
-            let (found, name, text) = failure(arguments);
-            assert_eq!((found, name.as_str()), (Some(code), kind), "{arguments:?}: {text}");
-            assert!(text.contains(said), "{arguments:?}: {text}");
+    let tenants = ["--tenant", "poor=programs:0", "--tenant", "idle=calls:0"];
+    let (server, to) = serve(fabric, &[&["--memory", "0=4K"][..], &tenants].concat());
+    let cases: [(&[&str], i32, &str, &str); 12] = [
+        (&["register", &to, &bad], 1, "UnsafeProgram", "bad"),
+        (&["register", &to, &junk], 1, "BadProgram", "junk.o"),
+        (&["register", &to, "search.c"], 2, "usage", "farside rmc build"),
+        (&["register", &to, "/nowhere.o"], 1, "system", "/nowhere.o"),
+        (&["register", &to, "list_search", "--tenant", "poor"], 1, "OverQuota", "0 of 0 programs"),
+        (&["call", &to, &load, "--tenant", "idle"], 1, "OverQuota", "quota of calls is 0"),
+        (&["call", &to, &load], 1, "CallStopped", "foreign"),
+        (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
+        (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),
+        (&["call", &to, "list_search", "--parameters", "64;7"], 2, "", ""),
+        (&["call", &to, "list_search", "--program", "none"], 2, "usage", "no program `none`"),
+        (&["call", &to, "list_search", "--parameters", "@/nowhere"], 1, "system", "/nowhere"),
+    ];
+    for (arguments, code, kind, said) in cases {
+        if kind.is_empty() {
+            assert_eq!(rmc(arguments).status.code(), Some(code), "{arguments:?}");
+            continue;
         }
-        let done = rmc(&["register", &to, &hostile]);
-        assert_eq!(done.status.code(), Some(1));
-        assert!(!done.stderr.contains(&0x1b), "a terminal control sequence is printed");
-        // The server is unaffected.
-        let called = value(&["call", &to, "list_search", "--parameters", "0,1"]);
-        assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
-        end(server);
-        let (code, kind, said) = failure(&["call", &to, "list_search", "--parameters", "0,1"]);
-        assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
-        assert!(said.contains(&to), "{said}");
+        let (found, name, text) = failure(arguments);
+        assert_eq!((found, name.as_str()), (Some(code), kind), "{arguments:?}: {text}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
     }
+    let done = rmc(&["register", &to, &hostile]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(!done.stderr.contains(&0x1b), "a terminal control sequence is printed");
+    // The server is unaffected.
+    let called = value(&["call", &to, "list_search", "--parameters", "0,1"]);
+    assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
+    end(server);
+    let (code, kind, said) = failure(&["call", &to, "list_search", "--parameters", "0,1"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
+    assert!(said.contains(&to), "{said}");
 }
 
-#[test]
-fn process_region_restrictions_are_enforced() {
+fn process_region_restrictions_are_enforced(fabric: &str) {
     let folder = Folder::new();
     let load = folder.file("load.s", b".program load\nr2 = 0\nr1 = 1\ncall load_u64\nexit\n");
     let text = b".program store\nr2 = 0\nr1 = 0\nr3 = 7\ncall store_u64\nexit\n";
     let store = folder.file("store.s", text);
     let read = folder.file("read.s", b".program read\nr2 = 0\nr1 = 0\ncall load_u64\nexit\n");
-    for fabric in FABRICS {
-        let memory = ["--memory", "0=4K", "--memory", "1=4K", "--read-only", "0"];
-        let tenants = ["--tenant", "accounts=weight:1", "--only-for", "1=accounts"];
-        let (server, to) = serve(fabric, &[&memory[..], &tenants[..]].concat());
-        for here in [&[][..], &["--here"]] {
-            let called = |object: &str, more: &[&str]| {
-                let mut arguments = vec!["call", &to, object];
-                arguments.extend(here.iter().chain(more));
-                rmc(&arguments).status.code()
-            };
-            assert_eq!(called(&load, &["--tenant", "accounts"]), Some(0), "{fabric} {here:?}");
-            assert_eq!(called(&load, &[]), Some(1), "{fabric} {here:?}: no tenant was given");
-            assert_eq!(called(&read, &[]), Some(0), "{fabric} {here:?}");
-            assert_eq!(called(&store, &[]), Some(1), "{fabric} {here:?}: it is read-only");
-        }
-        end(server);
+    let memory = ["--memory", "0=4K", "--memory", "1=4K", "--read-only", "0"];
+    let tenants = ["--tenant", "accounts=weight:1", "--only-for", "1=accounts"];
+    let (server, to) = serve(fabric, &[&memory[..], &tenants[..]].concat());
+    for here in [&[][..], &["--here"]] {
+        let called = |object: &str, more: &[&str]| {
+            let mut arguments = vec!["call", &to, object];
+            arguments.extend(here.iter().chain(more));
+            rmc(&arguments).status.code()
+        };
+        assert_eq!(called(&load, &["--tenant", "accounts"]), Some(0), "{fabric} {here:?}");
+        assert_eq!(called(&load, &[]), Some(1), "{fabric} {here:?}: no tenant was given");
+        assert_eq!(called(&read, &[]), Some(0), "{fabric} {here:?}");
+        assert_eq!(called(&store, &[]), Some(1), "{fabric} {here:?}: it is read-only");
     }
+    end(server);
+}
+
+#[test]
+fn process_wrong_region_restrictions_are_refused() {
     for (arguments, said) in [
         (&["--memory", "0=4K", "--only-for", "0=who"][..], "who"),
         (&["--memory", "0=4K", "--read-only", "1"], "--read-only 1"),
@@ -337,8 +326,7 @@ fn process_region_restrictions_are_enforced() {
     }
 }
 
-#[test]
-fn process_programs_of_a_file_share_state() {
+fn process_programs_of_a_file_share_state(fabric: &str) {
     let folder = Folder::new();
     let clang = Command::new("clang").arg("--print-targets").output();
     if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
@@ -367,23 +355,20 @@ FARSIDE_PROGRAM(count)(const farside_u64 *none, farside_u64 size) {
     let object = source.replace(".c", ".o");
     let built = rmc(&["build", &source, "-o", &object]);
     assert_eq!(built.status.code(), Some(0), "{}", text(&built.stderr));
-    for fabric in FABRICS {
-        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
-        let mut keeper =
-            Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
-        keeper.line();
-        let call = |program: &str, parameters: &str| {
-            let fixed = ["call", &to, &object, "--program", program, "--parameters", parameters];
-            value(&fixed)["returned"]["result"].as_u64().unwrap().cast_signed()
-        };
-        assert_eq!(call("put", "5,55"), 0);
-        assert_eq!((call("get", "5"), call("get", "6")), (55, -2), "{fabric}");
-        assert_eq!((call("put", "6,66"), call("get", "6")), (0, 66), "{fabric}");
-        assert_eq!(call("count", "0"), 2, "{fabric}");
-        keeper.signal(Signal::INT);
-        keeper.end();
-        end(server);
-    }
+    let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+    let mut keeper = Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
+    keeper.line();
+    let call = |program: &str, parameters: &str| {
+        let fixed = ["call", &to, &object, "--program", program, "--parameters", parameters];
+        value(&fixed)["returned"]["result"].as_u64().unwrap().cast_signed()
+    };
+    assert_eq!(call("put", "5,55"), 0);
+    assert_eq!((call("get", "5"), call("get", "6")), (55, -2), "{fabric}");
+    assert_eq!((call("put", "6,66"), call("get", "6")), (0, 66), "{fabric}");
+    assert_eq!(call("count", "0"), 2, "{fabric}");
+    keeper.signal(Signal::INT);
+    keeper.end();
+    end(server);
 }
 
 #[test]
@@ -434,29 +419,26 @@ fn process_impossible_serve_is_refused() {
 }
 
 /// A region ends at the end of its file, although fabrics register whole pages.
-#[test]
-fn process_access_beyond_the_file_is_refused() {
+fn process_access_beyond_the_file_is_refused(fabric: &str) {
     let folder = Folder::new();
     let store = folder.file("stores.s", STORES.as_bytes());
     let region = format!("0={}", folder.file("memory.bin", &[9; 61]));
-    for fabric in FABRICS {
-        let (server, to) = serve(fabric, &["--memory", &region]);
-        for (offset, inside) in [(53_u64, true), (54, false), (61, false), (4095, false)] {
-            for here in [&[][..], &["--here"]] {
-                let parameters = format!("{offset},7");
-                let call = ["call", &to, &store, "--parameters", &parameters];
-                let arguments = [&call[..], here].concat();
-                if inside {
-                    value(&arguments);
-                } else {
-                    let (code, kind, said) = failure(&arguments);
-                    assert_eq!((code, &kind[..]), (Some(1), "CallStopped"), "{offset} {here:?}");
-                    assert!(said.contains("slot 3: store_u64 of memory"), "{fabric}: {said}");
-                }
+    let (server, to) = serve(fabric, &["--memory", &region]);
+    for (offset, inside) in [(53_u64, true), (54, false), (61, false), (4095, false)] {
+        for here in [&[][..], &["--here"]] {
+            let parameters = format!("{offset},7");
+            let call = ["call", &to, &store, "--parameters", &parameters];
+            let arguments = [&call[..], here].concat();
+            if inside {
+                value(&arguments);
+            } else {
+                let (code, kind, said) = failure(&arguments);
+                assert_eq!((code, &kind[..]), (Some(1), "CallStopped"), "{offset} {here:?}");
+                assert!(said.contains("slot 3: store_u64 of memory"), "{fabric}: {said}");
             }
         }
-        end(server);
     }
+    end(server);
 }
 
 /// Returns the path of a new key file.
@@ -557,129 +539,113 @@ fn until(server: &mut Running, sessions: u64, programs: u64) {
     }
 }
 
-#[test]
-fn process_killed_client_is_removed_without_affecting_others() {
-    for fabric in FABRICS {
-        let folder = Folder::new();
-        let (mut server, to) = serve(fabric, &["--memory", "0=4K"]);
-        let mut watcher = Watcher::new(fabric, &to);
-        until(&mut server, 1, 1);
-        let client = waiting(&folder, &to);
-        watcher.until(1);
-        until(&mut server, 2, 2);
-        client.signal(Signal::KILL);
-        until(&mut server, 1, 1);
-        // Again, while a call of another client waits.
-        let own = watcher.wait();
-        let client = waiting(&folder, &to);
-        watcher.until(3);
-        until(&mut server, 2, 2);
-        client.signal(Signal::KILL);
-        until(&mut server, 1, 2);
-        watcher.resumes(own);
-        drop(watcher);
-        until(&mut server, 0, 0);
-        end(server);
-    }
+fn process_killed_client_is_removed_without_affecting_others(fabric: &str) {
+    let folder = Folder::new();
+    let (mut server, to) = serve(fabric, &["--memory", "0=4K"]);
+    let mut watcher = Watcher::new(fabric, &to);
+    until(&mut server, 1, 1);
+    let client = waiting(&folder, &to);
+    watcher.until(1);
+    until(&mut server, 2, 2);
+    client.signal(Signal::KILL);
+    until(&mut server, 1, 1);
+    // Again, while a call of another client waits.
+    let own = watcher.wait();
+    let client = waiting(&folder, &to);
+    watcher.until(3);
+    until(&mut server, 2, 2);
+    client.signal(Signal::KILL);
+    until(&mut server, 1, 2);
+    watcher.resumes(own);
+    drop(watcher);
+    until(&mut server, 0, 0);
+    end(server);
 }
 
-#[test]
-fn process_killed_server_is_an_error_at_its_clients() {
-    for fabric in FABRICS {
-        let folder = Folder::new();
-        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
-        let mut watcher = Watcher::new(fabric, &to);
-        let (own, client) = (watcher.wait(), waiting(&folder, &to));
-        watcher.until(2);
-        let object = folder.path("waits.s");
-        let mut keeper =
-            Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
-        keeper.line();
-        server.signal(Signal::KILL);
-        ended_with(client, ErrorCode::PeerLost);
-        ended_with(keeper, ErrorCode::PeerLost);
-        assert_eq!(watcher.caller.wait(own, LONG).unwrap_err().code, ErrorCode::PeerLost);
-    }
+fn process_killed_server_is_an_error_at_its_clients(fabric: &str) {
+    let folder = Folder::new();
+    let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+    let mut watcher = Watcher::new(fabric, &to);
+    let (own, client) = (watcher.wait(), waiting(&folder, &to));
+    watcher.until(2);
+    let object = folder.path("waits.s");
+    let mut keeper = Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
+    keeper.line();
+    server.signal(Signal::KILL);
+    ended_with(client, ErrorCode::PeerLost);
+    ended_with(keeper, ErrorCode::PeerLost);
+    assert_eq!(watcher.caller.wait(own, LONG).unwrap_err().code, ErrorCode::PeerLost);
 }
 
-#[test]
-fn process_second_executor_accesses_the_memory_of_its_host() {
+fn process_second_executor_accesses_the_memory_of_its_host(fabric: &str) {
     let folder = Folder::new();
     let (bytes, head) = memory();
     let region = format!("3={}", folder.file("memory.bin", &bytes));
-    for fabric in FABRICS {
-        let (host, to) = serve(fabric, &["--memory", &region]);
-        let (near, at) = serve(fabric, &["--beside", &to]);
-        for (key, to) in [(79, &at), (80, &at), (79, &to)] {
-            // Region 3 is in the upper 16 bits of each address. The links in the list itself name region 0.
-            let parameters = format!("{},{key},0", 3_u64 << 48 | 16);
-            let call = ["call", to, "checksum_crc32c", "--parameters", &parameters];
-            let expected = crc32c(&bytes[16..16 + key as usize]);
-            assert_eq!(value(&call)["returned"]["result"], expected, "{fabric}");
-        }
-        let parameters = format!("{},1", 3_u64 << 48 | head);
-        let call = ["call", &at, "list_search", "--parameters", &parameters];
-        assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
-        // This executor lends no memory to callers, so a program that reads cannot run here: refused before the call.
-        let (code, kind, said) = failure(&[&call[..], &["--here"]].concat());
-        assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{fabric} {said}");
-        assert!(said.contains("calls read") && said.contains("--beside"), "{fabric} {said}");
-        let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
-        assert_eq!(value(&["call", &at, &seven, "--here"])["returned"]["result"], 7, "{fabric}");
-        assert_eq!(end(near)["written_back"], Value::Array(vec![]));
-        end(host);
+    let (host, to) = serve(fabric, &["--memory", &region]);
+    let (near, at) = serve(fabric, &["--beside", &to]);
+    for (key, to) in [(79, &at), (80, &at), (79, &to)] {
+        // Region 3 is in the upper 16 bits of each address. The links in the list itself name region 0.
+        let parameters = format!("{},{key},0", 3_u64 << 48 | 16);
+        let call = ["call", to, "checksum_crc32c", "--parameters", &parameters];
+        let expected = crc32c(&bytes[16..16 + key as usize]);
+        assert_eq!(value(&call)["returned"]["result"], expected, "{fabric}");
     }
+    let parameters = format!("{},1", 3_u64 << 48 | head);
+    let call = ["call", &at, "list_search", "--parameters", &parameters];
+    assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
+    // This executor lends no memory to callers, so a program that reads cannot run here: refused before the call.
+    let (code, kind, said) = failure(&[&call[..], &["--here"]].concat());
+    assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{fabric} {said}");
+    assert!(said.contains("calls read") && said.contains("--beside"), "{fabric} {said}");
+    let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
+    assert_eq!(value(&["call", &at, &seven, "--here"])["returned"]["result"], 7, "{fabric}");
+    assert_eq!(end(near)["written_back"], Value::Array(vec![]));
+    end(host);
 }
 
-#[test]
-fn process_killed_second_executor_is_an_error_at_its_clients_only() {
-    for fabric in FABRICS {
-        let folder = Folder::new();
-        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
-        let (near, at) = serve(fabric, &["--beside", &to]);
-        let mut watcher = Watcher::new(fabric, &to);
-        let (own, client) = (watcher.wait(), waiting(&folder, &at));
-        watcher.until(2);
-        near.signal(Signal::KILL);
-        ended_with(client, ErrorCode::PeerLost);
-        watcher.resumes(own);
-        drop(watcher);
-        end(host);
-    }
+fn process_killed_second_executor_is_an_error_at_its_clients_only(fabric: &str) {
+    let folder = Folder::new();
+    let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+    let (near, at) = serve(fabric, &["--beside", &to]);
+    let mut watcher = Watcher::new(fabric, &to);
+    let (own, client) = (watcher.wait(), waiting(&folder, &at));
+    watcher.until(2);
+    near.signal(Signal::KILL);
+    ended_with(client, ErrorCode::PeerLost);
+    watcher.resumes(own);
+    drop(watcher);
+    end(host);
 }
 
-#[test]
-fn process_killed_host_ends_calls_but_not_the_second_executor() {
-    for fabric in FABRICS {
-        let folder = Folder::new();
-        let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
-        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
-        let (mut near, at) = serve(fabric, &["--beside", &to]);
-        let mut watcher = Watcher::new(fabric, &to);
-        let waits = folder.file("waits.s", WAITS.as_bytes());
-        let mut status = Running::start(&[], &["--json", "rmc", "call", &at, &waits]);
-        let loads = folder.file("loads.s", WAITS_AND_LOADS.as_bytes());
-        let stopped = Running::start(&[], &["rmc", "call", &at, &loads]);
-        watcher.until(2);
-        host.signal(Signal::KILL);
-        // A helper with a status returns the error to the program; a failed load of a word ends the call.
-        assert_eq!(json(&status.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
-        ended_with(stopped, ErrorCode::PeerLost);
-        assert_ne!(near.event("host_lost")["reason"], "");
-        // Programs that access no memory run; others get the error.
-        assert_eq!(value(&["call", &at, &seven])["returned"]["result"], 7, "{fabric}");
-        let called = value(&["call", &at, "list_search", "--parameters", "64,1"]);
-        assert_eq!(called["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
-        // Calls reach a restarted host, whose memory has its initial contents.
-        let (host, _) = serve_at(&to, &["--memory", "0=4K"]);
-        near.event("host_found");
-        let stores = folder.file("stores.s", STORES.as_bytes());
-        let parameters = ["--parameters", "8,42"];
-        let called = value(&[&["call", &at, &stores][..], &parameters].concat());
-        assert_eq!(called["returned"]["result"], 42, "{fabric}");
-        end(near);
-        end(host);
-    }
+fn process_killed_host_ends_calls_but_not_the_second_executor(fabric: &str) {
+    let folder = Folder::new();
+    let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
+    let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+    let (mut near, at) = serve(fabric, &["--beside", &to]);
+    let mut watcher = Watcher::new(fabric, &to);
+    let waits = folder.file("waits.s", WAITS.as_bytes());
+    let mut status = Running::start(&[], &["--json", "rmc", "call", &at, &waits]);
+    let loads = folder.file("loads.s", WAITS_AND_LOADS.as_bytes());
+    let stopped = Running::start(&[], &["rmc", "call", &at, &loads]);
+    watcher.until(2);
+    host.signal(Signal::KILL);
+    // A helper with a status returns the error to the program; a failed load of a word ends the call.
+    assert_eq!(json(&status.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
+    ended_with(stopped, ErrorCode::PeerLost);
+    assert_ne!(near.event("host_lost")["reason"], "");
+    // Programs that access no memory run; others get the error.
+    assert_eq!(value(&["call", &at, &seven])["returned"]["result"], 7, "{fabric}");
+    let called = value(&["call", &at, "list_search", "--parameters", "64,1"]);
+    assert_eq!(called["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
+    // Calls reach a restarted host, whose memory has its initial contents.
+    let (host, _) = serve_at(&to, &["--memory", "0=4K"]);
+    near.event("host_found");
+    let stores = folder.file("stores.s", STORES.as_bytes());
+    let parameters = ["--parameters", "8,42"];
+    let called = value(&[&["call", &at, &stores][..], &parameters].concat());
+    assert_eq!(called["returned"]["result"], 42, "{fabric}");
+    end(near);
+    end(host);
 }
 
 #[test]
@@ -696,21 +662,14 @@ fn process_program_with_state_is_refused_outside_its_executor() {
     end(server);
 }
 
-#[test]
-fn process_call_is_stopped_at_its_deadline() {
-    for fabric in FABRICS {
-        let folder = Folder::new();
-        let waits = folder.file("waits.s", WAITS.as_bytes());
-        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
-        for here in [&[][..], &["--here"]] {
-            let call = ["call", &to, &waits, "--timeout-ms", "20"];
-            let (code, kind, said) = failure(&[&call[..], here].concat());
-            assert_eq!(
-                (code, kind.as_str()),
-                (Some(1), "DeadlinePassed"),
-                "{fabric} {here:?} {said}"
-            );
-        }
-        end(server);
+fn process_call_is_stopped_at_its_deadline(fabric: &str) {
+    let folder = Folder::new();
+    let waits = folder.file("waits.s", WAITS.as_bytes());
+    let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+    for here in [&[][..], &["--here"]] {
+        let call = ["call", &to, &waits, "--timeout-ms", "20"];
+        let (code, kind, said) = failure(&[&call[..], here].concat());
+        assert_eq!((code, kind.as_str()), (Some(1), "DeadlinePassed"), "{fabric} {here:?} {said}");
     }
+    end(server);
 }

@@ -9,6 +9,10 @@ use rustix::process::Signal;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+farside_testkit::on_each_fabric! { shm tcp => (
+    process_ranks_share_a_cluster_over_shm_and_tcp
+)}
+
 const PROCESSES: usize = 3;
 
 /// Not a test by itself: the program that is launched.
@@ -80,15 +84,12 @@ fn wait_for_end(processes: &[u32]) {
     }
 }
 
-#[test]
-fn process_ranks_share_a_cluster_over_shm_and_tcp() {
-    for fabric in ["shm", "tcp"] {
-        let mut run = launch("leave", &["--fabric", fabric]);
-        let processes = members(&mut run);
-        let (code, said) = run.end();
-        assert_eq!(code, Some(0), "{said}");
-        assert!(processes.iter().all(|process| !runs(*process)));
-    }
+fn process_ranks_share_a_cluster_over_shm_and_tcp(fabric: &str) {
+    let mut run = launch("leave", &["--fabric", fabric]);
+    let processes = members(&mut run);
+    let (code, said) = run.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(processes.iter().all(|process| !runs(*process)));
 }
 
 #[test]

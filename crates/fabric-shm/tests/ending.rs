@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{TestNode, name};
+use common::{TestNode, name, node};
 use farside_base::{
     CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
@@ -43,7 +43,7 @@ fn read_until_it_fails(
 fn reads_that_succeed_return_what_was_there_while_the_owner_ends() {
     for round in 0..ROUNDS {
         let listen = name(&format!("ending-{round}"));
-        let (mut owner, mut reader) = (TestNode::new(Some(&listen)), TestNode::new(None));
+        let (mut owner, mut reader) = (node(Some(&listen)), node(None));
         for offset in (AT..AT + u64::from(BYTES)).step_by(PAGE) {
             let stored = owner.region.arena.store(offset, u64::MAX, Ordering::Release);
             stored.expect("in bounds");

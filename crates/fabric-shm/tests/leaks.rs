@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{TestNode, name};
+use common::{name, node};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, LinkEvent, Loss, RegionSpec};
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ fn held() -> [usize; 3] {
 /// Everything that can be made, made and dropped in several orders.
 fn round(number: usize) {
     let listen = name("leak");
-    let mut listener = TestNode::new(Some(&listen));
-    let mut other = TestNode::new(None);
+    let mut listener = node(Some(&listen));
+    let mut other = node(None);
     let mut links = Vec::new();
     for _ in 0..3 {
         let here = other.port.connect(&listen, b"", other.queue).expect("a listener");

@@ -3,11 +3,13 @@
 
 mod common;
 
-use common::{Helper, TestNode, WATCHDOG, name, role};
+use common::{TestNode, name, node, node_of};
 use farside_base::LinkId;
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
+use farside_testkit::{Process, WATCHDOG, role, unique_name};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::io::ErrorKind;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -35,7 +37,7 @@ fn child() {
 
 /// Accepts every link, until it is killed.
 fn serve(listen: &str) {
-    let mut node = TestNode::new(Some(listen));
+    let mut node = node(Some(listen));
     loop {
         match node.event() {
             LinkEvent::Requested { link, .. } => {
@@ -50,15 +52,14 @@ fn serve(listen: &str) {
 }
 
 fn join(listen: &str) {
-    let mut node = TestNode::new(None);
-    let (link, token) = node.connect(listen);
-    let region = node.port.import(link, &token).expect("a region");
+    let mut node = node(None);
+    let (link, region) = node.connect(listen);
     node.works(link, region);
 }
 
 /// There is no such name in this process's folder.
 fn alone(listen: &str) {
-    let mut node = TestNode::new(None);
+    let mut node = node(None);
     let connected = node.port.connect(listen, b"", node.queue);
     assert!(matches!(connected, Err(FabricError::NoListener(_))), "{connected:?}");
 }
@@ -66,7 +67,7 @@ fn alone(listen: &str) {
 /// Runs as a process whose user is not mapped in its user namespace: other users may have the same
 /// number.
 fn unmapped(listen: &str) {
-    let mut node = TestNode::new(None);
+    let mut node = node(None);
     let connected = node.port.connect(listen, b"", node.queue).map(drop);
     let spec = PortSpec { listen: Some("another".to_owned()) };
     for refused in [connected, node.fabric.open(&spec).map(drop)] {
@@ -114,7 +115,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(what: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("farside-{}", name(what))))
+        Self(std::env::temp_dir().join(unique_name(&format!("farside-{what}"))))
     }
 
     fn fabric(&self) -> ShmFabric {
@@ -124,8 +125,7 @@ impl Scratch {
 
     /// Returns a child that has its names in this folder.
     fn child(&self, role: &str) -> Command {
-        let this = std::env::current_exe().expect("the path of this executable");
-        let mut command = Helper::play(Command::new(this), "child", role);
+        let mut command = Process::command(&[], role);
         command.env("FARSIDE_RUNTIME_DIR", &self.0);
         command
     }
@@ -165,7 +165,7 @@ fn two_hundred_killed_processes_leave_next_to_nothing() {
     let scratch = Scratch::new("killed");
     for number in 0..200 {
         let listen = format!("victim-{number}");
-        let mut victim = Helper::of(scratch.child(&format!("listen {listen}"))).expect("a child");
+        let mut victim = Process::start(scratch.child(&format!("listen {listen}")));
         wait_for(&scratch.0.join(&listen));
         victim.kill();
         // Each has removed the socket that the previous one left.
@@ -181,13 +181,13 @@ fn two_hundred_killed_processes_leave_next_to_nothing() {
 #[test]
 fn the_setting_names_the_folder_and_must_be_right() {
     let scratch = Scratch::new("setting");
-    let mut node = TestNode::with(scratch.fabric(), Some("there"));
-    let joiner = Helper::of(scratch.child("join there")).expect("a child");
+    let mut node = node_of(scratch.fabric(), Some("there"));
+    let joiner = Process::start(scratch.child("join there"));
     node.accept();
     assert!(joiner.succeeds(), "it finds the same folder");
     let mut elsewhere = scratch.child("alone there");
     elsewhere.env_remove("FARSIDE_RUNTIME_DIR");
-    assert!(Helper::of(elsewhere).expect("a child").succeeds(), "another folder has other names");
+    assert!(Process::start(elsewhere).succeeds(), "another folder has other names");
 }
 
 #[test]
@@ -197,12 +197,12 @@ fn another_user_cannot_take_names_connect_or_disturb() {
         return;
     }
     let scratch = Scratch::new("guarded");
-    let mut node = TestNode::with(scratch.fabric(), Some("guarded"));
-    let mut other = TestNode::with(scratch.fabric(), None);
+    let mut node = node_of(scratch.fabric(), Some("guarded"));
+    let mut other = node_of(scratch.fabric(), None);
     let link = link_to(&mut other, &mut node, "guarded");
     let mut attacker = scratch.child(&format!("attack {} guarded", scratch.0.display()));
     attacker.uid(OTHER).gid(OTHER);
-    let Ok(attacker) = Helper::of(attacker) else {
+    let Ok(attacker) = Process::try_start(attacker) else {
         return println!("SKIPPED: another user cannot run this executable");
     };
     assert!(attacker.succeeds());
@@ -237,7 +237,7 @@ fn connections_of_another_user_are_closed_at_once() {
     let start = |role: &str| {
         let mut command = scratch.child(role);
         command.uid(OTHER).gid(OTHER);
-        Helper::of(command)
+        Process::try_start(command)
     };
     let Ok(_victim) = start("listen foreign") else {
         return println!("SKIPPED: another user cannot run this executable");
@@ -257,18 +257,15 @@ fn connections_of_another_user_are_closed_at_once() {
 
 /// Returns a child in a new namespace of this kind; `None` if there can be none.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
-fn apart(kind: &str, first: &str, role: &str) -> Option<Helper> {
+fn apart(kind: &str, first: &str, role: &str) -> Option<Process> {
     let tried = Command::new("unshare").args([kind, "true"]).status();
     if !tried.is_ok_and(|status| status.success()) {
         println!("SKIPPED: no namespaces here (unshare {kind})");
         return None;
     }
-    let this = std::env::current_exe().expect("the path of this executable");
-    let mut command = Command::new("unshare");
     // Opened before `first`, which may hide the folder that it is in.
     let script = format!("exec 9<\"$1\"; shift; {first} exec /proc/self/fd/9 \"$@\"");
-    command.args([kind, "sh", "-c", &script]).arg("sh").arg(this);
-    Some(Helper::of(Helper::play(command, "child", role)).expect("a child"))
+    Some(Process::start(Process::command(&["unshare", kind, "sh", "-c", &script, "sh"], role)))
 }
 
 /// Names are in file systems: a process of another network namespace joins, and one with another
@@ -279,7 +276,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
         return;
     }
     let listen = name("namespaces");
-    let mut node = TestNode::new(Some(&listen));
+    let mut node = node(Some(&listen));
     let Some(joiner) = apart("--net", "", &format!("join {listen}")) else {
         return;
     };
@@ -297,7 +294,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
 #[test]
 fn the_number_of_unmapped_users_is_no_user() {
     let scratch = Scratch::new("unmapped");
-    let node = TestNode::with(scratch.fabric(), Some("there"));
+    let node = node_of(scratch.fabric(), Some("there"));
     let folder = format!("export FARSIDE_RUNTIME_DIR={};", scratch.0.display());
     if let Some(child) = apart("--user", &folder, "unmapped there") {
         assert!(child.succeeds());
@@ -305,18 +302,26 @@ fn the_number_of_unmapped_users_is_no_user() {
     assert_eq!(node.events, []);
 }
 
+/// Limits the descriptors of a process, or resets the limit to this process's.
+fn limit_descriptors(process: &Process, most: Option<u64>) {
+    let own = getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: most.or(own.current), maximum: own.maximum };
+    let process = Pid::from_raw(process.id().cast_signed());
+    prlimit(process, Resource::Nofile, limit).expect("to limit a child");
+}
+
 /// A listener whose process has no descriptor left accepts again once there are some.
 #[test]
 fn connections_that_wait_for_descriptors_are_accepted_when_there_are_some() {
     let scratch = Scratch::new("starved");
-    let victim = Helper::of(scratch.child("listen starved")).expect("a child");
+    let victim = Process::start(scratch.child("listen starved"));
     let path = scratch.0.join("starved");
     wait_for(&path);
-    victim.limit_descriptors(Some(0));
+    limit_descriptors(&victim, Some(0));
     let _waiting: Vec<_> = (0..20).map(|_| connect(&path).expect("a listener")).collect();
-    let mut node = TestNode::with(scratch.fabric(), None);
+    let mut node = node_of(scratch.fabric(), None);
     let link = node.port.connect("starved", b"test", node.queue).expect("a listener");
-    victim.limit_descriptors(None);
+    limit_descriptors(&victim, None);
     let event = node.event();
     assert!(matches!(event, LinkEvent::Connected { link: same, .. } if same == link), "{event:?}");
 }

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Helper, TestNode, name, role};
+use common::{TestNode, name, node, node_of};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteSlice, Source};
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
+use farside_testkit::{Process, WATCHDOG, role};
 use std::time::Duration;
 
 /// The role of a child process; does nothing in an ordinary run.
@@ -23,7 +24,7 @@ fn child() {
 
 /// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
-    let mut node = TestNode::new(Some(listen));
+    let mut node = node(Some(listen));
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -45,7 +46,7 @@ fn echo(listen: &str) {
 
 /// Sends 1, 2, 3, ... as fast as it can, until it is killed.
 fn stream(to: &str) {
-    let mut node = TestNode::new(None);
+    let mut node = node(None);
     let (link, _) = node.connect(to);
     for word in 1.. {
         while !node.try_send(link, word) {
@@ -61,9 +62,8 @@ const HAMMERS: [u64; 2] = [0, 256 << 10];
 
 /// Overwrites a large part of the peer's region with one pattern and another, until it is killed.
 fn hammer(to: &str) {
-    let mut node = TestNode::new(None);
-    let (link, token) = node.connect(to);
-    let region = node.port.import(link, &token).expect("a region");
+    let mut node = node(None);
+    let (link, region) = node.connect(to);
     for (from, byte) in HAMMERS.into_iter().zip([0x11, 0x22]) {
         let pattern = vec![byte; BLOW as usize];
         node.region.arena.write(from, &pattern).expect("in bounds");
@@ -88,7 +88,7 @@ fn hammered(node: &TestNode) {
     let mut changes = 0;
     let mut last = 0;
     while changes < 20 {
-        assert!(start.elapsed() < common::WATCHDOG, "the peer does not come");
+        assert!(start.elapsed() < WATCHDOG, "the peer does not come");
         let now = node.word(HAMMERED + u64::from(BLOW) / 2);
         changes += u32::from(now != last);
         last = now;
@@ -97,10 +97,9 @@ fn hammered(node: &TestNode) {
 }
 
 /// Returns a child that echoes, and a link to it.
-fn echoing(node: &mut TestNode, listen: &str) -> (Helper, LinkId, farside_base::RemoteRegionId) {
-    let helper = Helper::start("child", &format!("echo {listen}"));
-    let (link, token) = node.connect(listen);
-    let region = node.port.import(link, &token).expect("a region");
+fn echoing(node: &mut TestNode, listen: &str) -> (Process, LinkId, farside_base::RemoteRegionId) {
+    let helper = Process::child(&format!("echo {listen}"));
+    let (link, region) = node.connect(listen);
     node.works(link, region);
     (helper, link, region)
 }
@@ -133,7 +132,7 @@ fn is_listening(listen: &str) -> bool {
 
 #[test]
 fn kill_9_ends_the_links_of_the_dead_and_no_other() {
-    let mut node = TestNode::new(None);
+    let mut node = node(None);
     let names = [name("dying"), name("living")];
     let (mut dying, lost, gone) = echoing(&mut node, &names[0]);
     let (_living, link, region) = echoing(&mut node, &names[1]);
@@ -164,12 +163,12 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
 
 #[test]
 fn a_sleeper_learns_of_a_death() {
-    let mut node = TestNode::new(None);
+    let mut node = node(None);
     let listen = name("watched");
     let (mut dying, lost, _) = echoing(&mut node, &listen);
     let waiter = node.port.waiter();
     assert!(!node.port.arm(), "nothing is going on");
-    let sleeper = std::thread::spawn(move || waiter.wait(Some(common::WATCHDOG)));
+    let sleeper = std::thread::spawn(move || waiter.wait(Some(WATCHDOG)));
     dying.kill();
     assert!(sleeper.join().expect("no panic"), "the death did not wake");
     node.port.disarm();
@@ -180,9 +179,9 @@ fn a_sleeper_learns_of_a_death() {
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = name("receiver");
-    let mut node = TestNode::new(Some(&listen));
+    let mut node = node(Some(&listen));
     for messages in [1, 100, 1000, 5000] {
-        let mut sender = Helper::start("child", &format!("stream {listen}"));
+        let mut sender = Process::child(&format!("stream {listen}"));
         let link = node.accept();
         for word in 1..=messages {
             assert_eq!(node.message(), word);
@@ -208,7 +207,7 @@ fn messages_of_a_killed_sender_arrive_before_its_loss() {
 fn a_stopped_process_serves_its_memory() {
     let options = ShmOptions { control_timeout: Duration::from_millis(50), ..ShmOptions::DEFAULT };
     let fabric = ShmFabric::with_options(options).expect("a fabric");
-    let mut node = TestNode::with(fabric, None);
+    let mut node = node_of(fabric, None);
     let listen = name("stopped");
     let (helper, link, region) = echoing(&mut node, &listen);
     helper.stop();
@@ -248,8 +247,8 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
     let mut within = [0; 2];
     for round in 0..40 {
         let listen = name(&format!("closing-{round}"));
-        let mut node = TestNode::new(Some(&listen));
-        let mut hammer = Helper::start("child", &format!("hammer {listen}"));
+        let mut node = node(Some(&listen));
+        let mut hammer = Process::child(&format!("hammer {listen}"));
         let link = node.accept();
         hammered(&node);
         hammer.stop();
@@ -263,7 +262,7 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
         // Nothing wakes a port for that.
         let closed = std::time::Instant::now();
         while node.port.may_land(link) {
-            assert!(closed.elapsed() < common::WATCHDOG, "its copy has not ended");
+            assert!(closed.elapsed() < WATCHDOG, "its copy has not ended");
             std::thread::yield_now();
         }
         let after = target(&node);
@@ -283,9 +282,9 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
 #[test]
 fn nothing_reaches_a_deregistered_region() {
     let listen = name("owner");
-    let mut node = TestNode::new(Some(&listen));
+    let mut node = node(Some(&listen));
     for _ in 0..8 {
-        let _hammer = Helper::start("child", &format!("hammer {listen}"));
+        let _hammer = Process::child(&format!("hammer {listen}"));
         node.accept();
         hammered(&node);
         node.fabric.deregister(node.region.id).expect("to revoke");
@@ -297,7 +296,7 @@ fn nothing_reaches_a_deregistered_region() {
         let fabric = node.fabric.clone();
         // The name must be free before it is taken again.
         drop(node);
-        node = TestNode::with(fabric, Some(&listen));
+        node = node_of(fabric, Some(&listen));
     }
 }
 
@@ -305,8 +304,8 @@ fn nothing_reaches_a_deregistered_region() {
 #[test]
 fn a_dead_peer_does_not_hold_up_deregistration() {
     let listen = name("held");
-    let mut node = TestNode::new(Some(&listen));
-    let mut hammer = Helper::start("child", &format!("hammer {listen}"));
+    let mut node = node(Some(&listen));
+    let mut hammer = Process::child(&format!("hammer {listen}"));
     node.accept();
     hammered(&node);
     hammer.kill();

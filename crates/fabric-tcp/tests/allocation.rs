@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{TestNode, free_endpoint};
+use common::{TestNode, free_endpoint, node, node_at};
 use farside_base::{
     Completion, CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source, Work,
 };
@@ -61,8 +61,8 @@ fn round(
 #[test]
 fn nothing_is_allocated_after_warm_up() {
     let listen = free_endpoint().to_string();
-    let mut far = TestNode::at(&listen, TcpOptions::default());
-    let mut near = TestNode::new(TcpOptions::default());
+    let mut far = node_at(&listen, TcpOptions::default());
+    let mut near = node(TcpOptions::default());
     let here = near.port.connect(&format!("{listen}/p"), b"", near.queue).expect("an address");
     let there = far.accept();
     let event = near.event();

@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{TestNode, free_endpoint};
+use common::{free_endpoint, node, node_at};
 use farside_fabric_tcp::{Congestion, TcpOptions};
 
 /// Returns the paths that both ends of a link report.
 fn paths(congestion: Congestion) -> [String; 2] {
     let options = || TcpOptions { congestion, ..TcpOptions::default() };
     let listen = free_endpoint().to_string();
-    let mut far = TestNode::at(&listen, options());
-    let mut near = TestNode::new(options());
+    let mut far = node_at(&listen, options());
+    let mut near = node(options());
     let (near_link, far_link) = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| far.accept());
         let (connected, _) = near.connect(&format!("{listen}/p"));

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{TestNode, WATCHDOG, free_endpoint};
-use farside_base::{CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice};
+use common::{TestNode, free_endpoint, node, node_at};
+use farside_base::{CompletionStatus, LinkId, Operation, Random, RemoteRegionId, RemoteSlice};
 use farside_bootstrap::{ClusterKey, Identity, Protect, Security};
 use farside_fabric::{Fabric, LinkEvent, Loss};
 use farside_fabric_tcp::{TcpLimits, TcpOptions};
+use farside_testkit::WATCHDOG;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
@@ -158,8 +159,8 @@ impl Victim {
     fn new(options: TcpOptions) -> Self {
         let listen = free_endpoint().to_string();
         let security = options.security.clone();
-        let mut node = TestNode::at(&listen, options);
-        let mut good = TestNode::new(TcpOptions { security, ..self::options() });
+        let mut node = node_at(&listen, options);
+        let mut good = common::node(TcpOptions { security, ..self::options() });
         let link = good.port.connect(&format!("{listen}/p"), b"", good.queue).expect("an address");
         node.accept();
         let event = good.event();
@@ -278,29 +279,13 @@ fn what_is_not_permitted_is_refused() {
     victim.good_works();
 }
 
-/// xorshift64*, so that a failure can be run again.
-struct NoiseGenerator(u64);
-
-impl NoiseGenerator {
-    fn byte(&mut self) -> u8 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.byte()).collect()
-    }
-}
-
 #[test]
 fn random_bytes_at_every_stage_are_survived() {
     let mut victim = Victim::new(options());
-    let mut random = NoiseGenerator(0x5eed);
+    let mut random = Random::new(0x5eed);
     for round in 0..300_usize {
         let count = 1 + usize::from(random.byte()) * (1 + round % 5);
-        let noise = random.bytes(count);
+        let noise = (0..count).map(|_| random.byte()).collect::<Vec<u8>>();
         match round % 4 {
             0 => Fake::new(&victim.listen, 3).say(&noise),
             1 => {
@@ -375,7 +360,7 @@ fn half_open_handshakes_hold_nothing_for_long() {
     let mut victim = Victim::new(TcpOptions { limits, ..options() });
     let mut idle: Vec<_> = (0..100).map(|at| Fake::new(&victim.listen, 10 + at % 50)).collect();
     let start = Instant::now();
-    let mut newcomer = TestNode::new(options());
+    let mut newcomer = node(options());
     let link = newcomer.port.connect(&format!("{}/p", victim.listen), b"", newcomer.queue);
     let link = link.expect("an address");
     let there = victim.node.accept();
@@ -404,7 +389,7 @@ fn silent_connections_displace_no_slow_handshake() {
     let challenge = slow.open();
     let silent: Vec<_> = (0..100).map(|at| Fake::new(&victim.listen, 10 + at % 50)).collect();
     // Connections are accepted in order: after this one all of those have been.
-    let mut newcomer = TestNode::new(options());
+    let mut newcomer = node(options());
     let to = format!("{}/p", victim.listen);
     newcomer.port.connect(&to, b"", newcomer.queue).expect("an address");
     victim.node.accept();
@@ -476,7 +461,7 @@ fn strangers_are_kept_out_by_the_key() {
     let mut victim = Victim::new(TcpOptions { security: keyed(&key), ..options() });
     let other = ClusterKey::generate().expect("random numbers");
     for security in [Security::open(), keyed(&other)] {
-        let mut stranger = TestNode::new(TcpOptions { security, ..options() });
+        let mut stranger = node(TcpOptions { security, ..options() });
         let to = format!("{}/p", victim.listen);
         let link = stranger.port.connect(&to, b"", stranger.queue).expect("an address");
         match stranger.event() {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TestNode, free_endpoint};
+use common::{free_endpoint, node, node_at};
 use farside_fabric_tcp::TcpOptions;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ fn requests_without_a_signal_do_not_break_an_idle_link() {
     let lease = Duration::from_millis(250);
     let options = || TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() };
     let listen = free_endpoint().to_string();
-    let mut far = TestNode::at(&listen, options());
-    let mut near = TestNode::new(options());
+    let mut far = node_at(&listen, options());
+    let mut near = node(options());
     let idle = lease * 6;
     let (link, region) = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| far.accept());
@@ -44,8 +44,8 @@ fn idle_link_of_ends_with_unequal_leases_holds() {
     for (of_listener, of_caller) in [(long, short), (short, long)] {
         let options = |lease| TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() };
         let listen = free_endpoint().to_string();
-        let mut far = TestNode::at(&listen, options(of_listener));
-        let mut near = TestNode::new(options(of_caller));
+        let mut far = node_at(&listen, options(of_listener));
+        let mut near = node(options(of_caller));
         let (link, region) = std::thread::scope(|scope| {
             let accepted = scope.spawn(|| far.accept());
             let connected = near.connect(&format!("{listen}/p"));

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{Helper, TestNode, WATCHDOG, role};
+use common::{TestNode, node, node_at};
 use farside_base::{
     CompletionKind, CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source,
 };
 use farside_fabric::{LinkEvent, Loss, Waiter};
 use farside_fabric_tcp::TcpOptions;
+use farside_testkit::{Process, WATCHDOG, role};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ fn options() -> TcpOptions {
 #[test]
 fn child() {
     let Some(role) = role() else { return };
-    let mut node = TestNode::at(&role[1], options());
+    let mut node = node_at(&role[1], options());
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -134,14 +135,14 @@ impl Drop for Cable {
 
 /// Sets up a cable, a child at its other end, and a link to it.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
-fn linked(number: u32) -> Option<(Cable, Helper, TestNode, LinkId, RemoteRegionId)> {
+fn linked(number: u32) -> Option<(Cable, Process, TestNode, LinkId, RemoteRegionId)> {
     let Some(cable) = Cable::new(number) else {
         println!("SKIPPED: no network namespaces here (they need root and `ip`)");
         return None;
     };
     let wrapper = ["ip", "netns", "exec", &cable.space];
-    let helper = Helper::start_in(&wrapper, "child", &format!("echo {}", cable.address));
-    let mut node = TestNode::new(options());
+    let helper = Process::start(Process::command(&wrapper, &format!("echo {}", cable.address)));
+    let mut node = node(options());
     let (link, region) = node.connect(&format!("{}/p", cable.address));
     node.works(link, region);
     Some((cable, helper, node, link, region))

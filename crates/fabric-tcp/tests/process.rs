@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Helper, RECEIVE_BYTES, TestNode, WATCHDOG, free_endpoint, role};
+use common::{TestNode, free_endpoint, node, node_at};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source};
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss};
 use farside_fabric_tcp::TcpOptions;
+use farside_testkit::{Process, RECEIVE_BYTES, WATCHDOG, role};
 use std::time::{Duration, Instant};
 
 /// The role of a child process; does nothing in an ordinary run.
@@ -28,7 +29,7 @@ fn options() -> TcpOptions {
 
 /// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
-    let mut node = TestNode::at(listen, options());
+    let mut node = node_at(listen, options());
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -50,7 +51,7 @@ fn echo(listen: &str) {
 
 /// Accepts one link and never calls the port again.
 fn idle(listen: &str) {
-    let mut node = TestNode::at(listen, options());
+    let mut node = node_at(listen, options());
     node.accept();
     loop {
         std::thread::park();
@@ -59,7 +60,7 @@ fn idle(listen: &str) {
 
 /// Sends 1, 2, 3, ... as fast as it can, until it is killed.
 fn stream(to: &str) {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (link, _) = node.connect(to);
     for word in 1.. {
         while !node.try_send(link, word) {
@@ -75,7 +76,7 @@ const HAMMERS: [u64; 2] = [0, 256 << 10];
 
 /// Overwrites a large part of the peer's region with one pattern and another, until it is refused.
 fn hammer(to: &str) {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (link, region) = node.connect(to);
     for (from, byte) in HAMMERS.into_iter().zip([0x11, 0x22]) {
         node.region.arena.write(from, &vec![byte; BLOW as usize]).expect("in bounds");
@@ -95,9 +96,9 @@ fn hammer(to: &str) {
 }
 
 /// Returns a child in this role, and a link to it.
-fn linked(node: &mut TestNode, role: &str) -> (Helper, LinkId, RemoteRegionId, String) {
+fn linked(node: &mut TestNode, role: &str) -> (Process, LinkId, RemoteRegionId, String) {
     let listen = free_endpoint().to_string();
-    let helper = Helper::start("child", &format!("{role} {listen}"));
+    let helper = Process::child(&format!("{role} {listen}"));
     let address = format!("{listen}/p");
     let (link, region) = node.connect(&address);
     node.works(link, region);
@@ -111,7 +112,7 @@ fn echoes(node: &mut TestNode, link: LinkId, word: u64) {
 
 #[test]
 fn kill_9_ends_the_links_of_the_dead_and_no_other() {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (mut dying, lost, gone, _) = linked(&mut node, "echo");
     let (_living, link, region, _) = linked(&mut node, "echo");
     echoes(&mut node, lost, 7);
@@ -133,7 +134,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
 
 #[test]
 fn a_program_that_does_nothing_serves_its_memory() {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (_helper, link, region, _) = linked(&mut node, "idle");
     for expected in 0..1000 {
         let at = RemoteSlice { region, offset: 64 };
@@ -147,7 +148,7 @@ fn a_program_that_does_nothing_serves_its_memory() {
 /// A stopped process is silent: the link ends on both sides within the lease, and a new one works.
 #[test]
 fn a_stopped_process_is_unreachable_and_comes_back() {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (helper, link, region, address) = linked(&mut node, "echo");
     let (_living, other, there, _) = linked(&mut node, "echo");
     helper.stop();
@@ -171,7 +172,7 @@ fn a_stopped_process_is_unreachable_and_comes_back() {
 /// Silence of the programs for several leases ends no link.
 #[test]
 fn quiet_links_stay() {
-    let mut node = TestNode::new(options());
+    let mut node = node(options());
     let (_helper, link, region, _) = linked(&mut node, "idle");
     let start = Instant::now();
     let waiter = node.port.waiter();
@@ -190,9 +191,9 @@ fn quiet_links_stay() {
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = free_endpoint().to_string();
-    let mut node = TestNode::at(&listen, options());
+    let mut node = node_at(&listen, options());
     for messages in [1, 100, 5000] {
-        let mut sender = Helper::start("child", &format!("stream {listen}/p"));
+        let mut sender = Process::child(&format!("stream {listen}/p"));
         let link = node.accept();
         for word in 1..=messages {
             assert_eq!(node.message(), word);
@@ -219,13 +220,13 @@ fn messages_of_a_killed_sender_arrive_before_its_loss() {
 fn nothing_reaches_a_deregistered_region() {
     for _ in 0..4 {
         let listen = free_endpoint().to_string();
-        let mut node = TestNode::at(&listen, options());
+        let mut node = node_at(&listen, options());
         let target = |node: &TestNode| {
             let mut bytes = vec![0; BLOW as usize];
             node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
             bytes
         };
-        let _hammer = Helper::start("child", &format!("hammer {listen}/p"));
+        let _hammer = Process::child(&format!("hammer {listen}/p"));
         node.accept();
         let start = Instant::now();
         let (mut changes, mut last) = (0, 0);
@@ -251,10 +252,10 @@ fn nothing_reaches_a_deregistered_region() {
 #[test]
 fn a_busy_link_starves_no_other() {
     let listen = free_endpoint().to_string();
-    let mut node = TestNode::at(&listen, options());
-    let _stream = Helper::start("child", &format!("stream {listen}/p"));
+    let mut node = node_at(&listen, options());
+    let _stream = Process::child(&format!("stream {listen}/p"));
     let busy = node.accept();
-    let _other = Helper::start("child", &format!("stream {listen}/p"));
+    let _other = Process::child(&format!("stream {listen}/p"));
     let mut links = vec![busy];
     let (mut of_busy, mut of_other) = (0_u64, 0_u64);
     let start = Instant::now();

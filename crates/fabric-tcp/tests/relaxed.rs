@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{TestNode, WATCHDOG, free_endpoint};
+use common::{TestNode, free_endpoint, node_at};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, LinkEvent, Region, RegionSpec};
 use farside_fabric_tcp::TcpOptions;
+use farside_testkit::WATCHDOG;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -88,10 +89,8 @@ impl Slow {
 fn target() -> (TestNode, String, Region) {
     let listen = free_endpoint().to_string();
     let lease = Duration::from_secs(20);
-    let node = TestNode::at(
-        &listen,
-        TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() },
-    );
+    let node =
+        node_at(&listen, TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() });
     let region = memory(&node);
     (node, listen, region)
 }

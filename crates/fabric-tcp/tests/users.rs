@@ -3,12 +3,15 @@
 
 mod common;
 
-use common::{Helper, TestNode, free_endpoint, role};
+use common::{free_endpoint, node, node_at};
 use farside_bootstrap::{Admission, ClusterKey, Identity, Protect, Security};
 use farside_fabric::{FabricError, LinkEvent, NotReached};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, WATCHDOG, role};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 
 /// A user that this test is not.
 const OTHER: u32 = 65_534;
@@ -38,7 +41,7 @@ fn keyed(key: &str) -> Security {
 
 /// Asserts that a dial fails, with a text that says why.
 fn refused(to: &str, why: &str) {
-    let mut node = TestNode::new(TcpOptions::default());
+    let mut node = node(TcpOptions::default());
     let link = node.port.connect(&format!("{to}/p"), b"", node.queue).expect("an address");
     let event = node.event();
     assert_eq!(event, LinkEvent::NotReached { link, why: NotReached::NotPermitted });
@@ -65,14 +68,14 @@ fn pretend(at: &str) {
 }
 
 fn joins(to: &str, key: &str) {
-    let mut node = TestNode::new(TcpOptions { security: keyed(key), ..TcpOptions::default() });
+    let mut node = node(TcpOptions { security: keyed(key), ..TcpOptions::default() });
     let (link, region) = node.connect(&format!("{to}/p"));
     node.works(link, region);
 }
 
 /// Accepts every link, until it is killed.
 fn serve(at: &str) {
-    let mut node = TestNode::at(at, TcpOptions::default());
+    let mut node = node_at(at, TcpOptions::default());
     loop {
         match node.event() {
             LinkEvent::Requested { link, .. } => drop(node.accept_link(link)),
@@ -93,9 +96,14 @@ fn unmapped(to: &str) {
 
 /// Returns a child of another user.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
-fn other(role: &str) -> Option<Helper> {
+fn other(role: &str) -> Option<Process> {
     let root = rustix::process::geteuid().is_root();
-    let child = root.then(|| Helper::start_as(OTHER, "child", role)).flatten();
+    let child = root.then(|| {
+        let mut command = Process::command(&[], role);
+        command.uid(OTHER).gid(OTHER);
+        Process::try_start(command).ok()
+    });
+    let child = child.flatten();
     if child.is_none() {
         println!(
             "SKIPPED: it starts a process of another user, which needs root and a path for it"
@@ -107,11 +115,11 @@ fn other(role: &str) -> Option<Helper> {
 #[test]
 fn other_users_are_refused_and_take_no_place() {
     let listen = free_endpoint().to_string();
-    let mut node = TestNode::at(&listen, TcpOptions::default());
+    let mut node = node_at(&listen, TcpOptions::default());
     assert_eq!(node.fabric.admission(), Some(&Admission::ThisUser));
     for role in ["refused", "flood"] {
         let Some(attacker) = other(&format!("{role} {listen}")) else { return };
-        let mut own = TestNode::new(TcpOptions::default());
+        let mut own = common::node(TcpOptions::default());
         let link = own.port.connect(&format!("{listen}/p"), b"", own.queue).expect("an address");
         let there = node.accept();
         let event = own.event();
@@ -130,7 +138,7 @@ fn a_listener_of_another_user_is_not_trusted() {
     let start = std::time::Instant::now();
     // It accepts one connection alone: this one must not be it.
     while !is_listening(&listen) {
-        assert!(start.elapsed() < common::WATCHDOG, "it does not listen");
+        assert!(start.elapsed() < WATCHDOG, "it does not listen");
         std::thread::yield_now();
     }
     refused(&listen, &format!("user {OTHER}"));
@@ -148,12 +156,24 @@ fn is_listening(at: &str) -> bool {
 fn with_a_key_other_users_are_let_in() {
     let listen = free_endpoint().to_string();
     let key = "5e".repeat(32);
-    let mut node =
-        TestNode::at(&listen, TcpOptions { security: keyed(&key), ..TcpOptions::default() });
+    let mut node = node_at(&listen, TcpOptions { security: keyed(&key), ..TcpOptions::default() });
     assert_eq!(node.fabric.admission(), Some(&Admission::Identity));
     let Some(joiner) = other(&format!("joins {listen} {key}")) else { return };
     node.accept();
     assert!(joiner.succeeds());
+}
+
+/// Sets its limit of descriptors to those that it has open now, and `more`.
+fn limit_descriptors(process: &Process, more: usize) {
+    let id = Pid::from_raw(process.id().cast_signed());
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.id())).expect("its descriptors");
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
+    let open: Vec<u64> = open.map(|entry| entry.expect("one")).filter_map(number).collect();
+    // The limit is on descriptor numbers, so the free ones below it count.
+    let free = (0..).filter(|number| !open.contains(number)).nth(more);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: free, maximum };
+    prlimit(id, Resource::Nofile, limit).expect("to limit a child");
 }
 
 /// A node that has no descriptor left to query the owner of a connection neither admits others nor
@@ -162,12 +182,12 @@ fn with_a_key_other_users_are_let_in() {
 fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let listen = free_endpoint().to_string();
     let to = format!("{listen}/p");
-    let server = Helper::start("child", &format!("serve {listen}"));
-    let mut own = TestNode::new(TcpOptions::default());
+    let server = Process::child(&format!("serve {listen}"));
+    let mut own = common::node(TcpOptions::default());
     own.connect(&to);
     // One more is accepted, and no descriptor is left to query its owner.
-    server.limit_descriptors(1);
-    let mut second = TestNode::new(TcpOptions::default());
+    limit_descriptors(&server, 1);
+    let mut second = node(TcpOptions::default());
     let link = second.port.connect(&to, b"", second.queue).expect("an address");
     let event = second.event();
     let trouble = second.port.trouble(link);
@@ -175,7 +195,7 @@ fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let not_reached = [NotReached::HungUp, NotReached::Unreachable]
         .map(|why| LinkEvent::NotReached { link, why });
     assert!(not_reached.contains(&event), "{event:?} {trouble:?}");
-    server.limit_descriptors(64);
+    limit_descriptors(&server, 64);
     let (link, region) = second.connect(&to);
     second.works(link, region);
 }
@@ -188,8 +208,9 @@ fn the_number_of_unmapped_users_is_no_user() {
         return println!("SKIPPED: no namespaces of users here (unshare --user)");
     }
     let listen = free_endpoint().to_string();
-    let node = TestNode::at(&listen, TcpOptions::default());
-    let child = Helper::start_in(&["unshare", "--user"], "child", &format!("unmapped {listen}"));
+    let node = node_at(&listen, TcpOptions::default());
+    let child =
+        Process::start(Process::command(&["unshare", "--user"], &format!("unmapped {listen}")));
     assert!(child.succeeds());
     drop(node);
 }

@@ -3,7 +3,7 @@
 //! everywhere.
 
 use farside_base::{
-    Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
+    Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, Random, ReceiveQueueId,
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_bootstrap::{
@@ -106,14 +106,6 @@ impl Good {
     }
 }
 
-/// xorshift, for bytes that are the same in each run.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Reads until the other side hangs up.
 fn until_hung_up(mut socket: TcpStream) {
     socket.set_read_timeout(Some(WATCHDOG)).expect("a time limit");
@@ -212,11 +204,10 @@ fn connect_frame(name: &str) -> Vec<u8> {
 fn strangers_are_hung_up_on_and_others_go_on() {
     let mut victim = VictimNode::new(Security::open());
     let mut good = Good::new(&mut victim, Security::open());
-    let mut state = 0x5eed;
+    let mut random = Random::new(0x5eed);
     for round in 0..40 {
         let mut socket = TcpStream::connect(victim.place()).expect("a listener");
-        let junk: Vec<u8> =
-            (0..1 + round * 20).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+        let junk: Vec<u8> = (0..1 + round * 20).map(|_| random.byte()).collect();
         // It may have closed the connection before all is written.
         let _ = socket.write_all(&junk);
         if junk.len() >= 16 {
@@ -263,15 +254,14 @@ fn random_frames_never_end_the_fabric() {
     let security = Security::open();
     let mut victim = VictimNode::new(security.clone());
     let mut good = Good::new(&mut victim, security.clone());
-    let mut state = 0xfeed;
+    let mut random = Random::new(0xfeed);
     for _ in 0..150 {
         let mut liar = stream(&victim, &security);
         let mut bytes = connect_frame("victim");
-        let at = usize::try_from(random(&mut state)).expect("64 bits") % bytes.len();
-        bytes[at] ^= random(&mut state).to_le_bytes()[0];
-        let kind = (random(&mut state) % 12).to_le_bytes()[0];
-        let junk: Vec<u8> =
-            (0..random(&mut state) % 40).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+        let at = usize::try_from(random.word()).expect("64 bits") % bytes.len();
+        bytes[at] ^= random.byte();
+        let kind = (random.word() % 12).to_le_bytes()[0];
+        let junk: Vec<u8> = (0..random.word() % 40).map(|_| random.byte()).collect();
         bytes.extend(frame(kind, &junk));
         say(&mut liar, &bytes);
         drop(liar);

@@ -521,30 +521,21 @@ mod tests {
         }
     }
 
-    /// xorshift, for bytes that are the same in each run.
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
-
     #[test]
     fn hostile_bytes_are_refused_or_read_and_never_more() {
-        let mut state = 0x5eed_5eed;
+        let mut random = farside_base::Random::new(0x5eed_5eed);
         for round in 0..20_000 {
             let frames = frames();
             let mut bytes = Vec::new();
             frames[round % frames.len()].encode(&mut bytes);
-            for _ in 0..1 + random(&mut state) % 4 {
-                let at = usize::try_from(random(&mut state)).unwrap() % bytes.len();
-                bytes[at] = random(&mut state).to_le_bytes()[0];
+            for _ in 0..1 + random.word() % 4 {
+                let at = usize::try_from(random.word()).unwrap() % bytes.len();
+                bytes[at] = random.byte();
             }
             if let Ok(Some((_, taken))) = decode(&bytes) {
                 assert!(taken <= bytes.len());
             }
-            let junk: Vec<u8> =
-                (0..random(&mut state) % 64).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+            let junk: Vec<u8> = (0..random.word() % 64).map(|_| random.byte()).collect();
             let _ = decode(&junk);
         }
     }

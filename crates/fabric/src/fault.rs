@@ -4,8 +4,8 @@
 //! calls always give the same faults. Every fault is one that the traits permit: refused posts,
 //! late completions and events in their order, a lost link.
 
-use crate::random::SeededRandom;
 use crate::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Posted, Stop, Waiter};
+use farside_base::Random;
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Work};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -56,7 +56,7 @@ impl Fabric for FaultFabric {
         Ok(Box::new(FaultPort {
             inner: self.inner.open(spec)?,
             plan: self.plan,
-            random: SeededRandom::new(self.plan.seed ^ number << 32),
+            random: Random::new(self.plan.seed ^ number << 32),
             polls: 0,
             requests: 0,
             lost: None,
@@ -74,7 +74,7 @@ const HELD_MAX: usize = 1024;
 struct FaultPort {
     inner: Box<dyn Port>,
     plan: FaultPlan,
-    random: SeededRandom,
+    random: Random,
     /// The current time, in calls.
     polls: u64,
     /// Requests taken.

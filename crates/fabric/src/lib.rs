@@ -16,7 +16,6 @@ mod mem;
 mod memory;
 mod parts;
 mod pending;
-mod random;
 mod reached;
 mod trace;
 #[cfg(target_os = "linux")]

@@ -15,7 +15,7 @@ use farside::channel::{
 use farside::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
-use std::process::{Child, Command, Stdio};
+use farside_testkit::{Process, Random, role};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,22 +27,6 @@ const ROUNDS: u64 = 4;
 /// Messages that a survivor sends or receives in total, more than before the kill.
 const LONG: u32 = 400;
 
-/// SplitMix64.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[(self.word() % items.len() as u64) as usize]
-    }
-}
-
 fn shm() -> Arc<dyn Fabric> {
     Arc::new(ShmFabric::new().unwrap())
 }
@@ -53,23 +37,23 @@ fn seed() -> u64 {
 
 /// Returns the options derived from the seed, the same at both ends.
 fn options(kind: Kind, seed: u64, peers: u16) -> Options {
-    let mut random = SplitMix64(seed ^ ((kind as u64) << 48));
+    let mut random = Random::new(seed ^ ((kind as u64) << 48));
     let has = shm().capabilities();
     loop {
         let options = Options::new(kind, 0)
             .peers(peers)
-            .slots(random.pick(&[4, 8, 64]))
-            .ring_bytes(random.pick(&[4096, 1 << 14, 1 << 17]))
-            .mirrored(random.pick(&[false, true]))
-            .prefetch_bytes(random.pick(&[0, 0, 700]))
-            .acknowledge(random.pick(&[
+            .slots(*random.pick(&[4, 8, 64]))
+            .ring_bytes(*random.pick(&[4096, 1 << 14, 1 << 17]))
+            .mirrored(*random.pick(&[false, true]))
+            .prefetch_bytes(*random.pick(&[0, 0, 700]))
+            .acknowledge(*random.pick(&[
                 None,
                 Some(Acknowledge::Word),
                 Some(Acknowledge::Message),
                 Some(Acknowledge::ReadTail),
             ]))
-            .signal(random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
-            .message_bytes_max(random.pick(&[16, 200, 1500, 20_000]));
+            .signal(*random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
+            .message_bytes_max(*random.pick(&[16, 200, 1500, 20_000]));
         let shape = options.shape(&has);
         if shape.check(kind).is_ok() && kind.requirements(&shape).check(&has).is_ok() {
             return options;
@@ -98,9 +82,6 @@ fn read(message_in: &Message, options: &Options) -> (u8, u32) {
     (generation, number)
 }
 
-/// An end in a separate process, killed when the test ends.
-struct EndProcess(Child);
-
 /// The task of an end in a separate process, with a number of messages; zero: until killed.
 struct Role {
     sends: bool,
@@ -124,31 +105,22 @@ struct ChannelCase {
     name: String,
     options: Options,
     seed: u64,
-    random: SplitMix64,
+    random: Random,
     end: Instant,
 }
 
 impl ChannelCase {
-    fn start(&self, role: &Role) -> EndProcess {
+    fn start(&self, role: &Role) -> Process {
         let Role { sends, listens, generation, count } = role;
-        let peers = self.options.peers;
-        let role = format!(
-            "{} {} {peers} {sends} {listens} {generation} {count}",
-            self.options.kind, self.seed
-        );
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CHILD", &self.name)
-            .env("FARSIDE_TEST_ROLE", role)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn();
-        EndProcess(child.unwrap())
+        let Options { kind, peers, .. } = self.options;
+        let (name, seed) = (&self.name, self.seed);
+        let role = format!("{name} {kind} {seed} {peers} {sends} {listens} {generation} {count}");
+        Process::child(&role)
     }
 
     /// Draws the number of messages after which an end is killed.
     fn moment(&mut self) -> u32 {
-        let most = self.random.pick(&[1, 2, 10, 60, 300]);
+        let most = *self.random.pick(&[1, 2, 10, 60, 300]);
         (self.random.word() % most) as u32
     }
 
@@ -159,27 +131,18 @@ impl ChannelCase {
     }
 }
 
-impl EndProcess {
-    fn kill(&mut self) {
-        let ended = self.0.try_wait().unwrap();
-        assert!(ended.is_none(), "the other end has ended: {ended:?}");
-        self.0.kill().unwrap();
-    }
-
-    /// Waits for the process to complete its task and exit.
-    fn ends(&mut self, case: &ChannelCase) {
-        while self.0.try_wait().unwrap().is_none() {
-            case.wait("the other end never ends");
-        }
-        assert!(self.0.wait().unwrap().success(), "the other end failed");
-    }
+/// Kills an end that still runs.
+fn kill(end: &mut Process) {
+    assert!(end.runs(), "the other end has ended");
+    end.signal(farside_testkit::Signal::KILL);
 }
 
-impl Drop for EndProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Waits for the process to complete its task and exit.
+fn ends(mut end: Process, case: &ChannelCase) {
+    while end.runs() {
+        case.wait("the other end never ends");
     }
+    assert!(end.succeeds(), "the other end failed");
 }
 
 fn is_lost<T>(result: &Result<T, Error>) -> bool {
@@ -193,23 +156,19 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 /// Not a test: the main function of the other processes.
 #[test]
 fn child() {
-    let Ok(name) = std::env::var("FARSIDE_TEST_CHILD") else {
-        return;
-    };
-    let role = std::env::var("FARSIDE_TEST_ROLE").unwrap();
-    let words: Vec<&str> = role.split(' ').collect();
-    let [kind, seed, peers, sends, listens, generation, count] = words[..] else {
-        panic!("{role}");
+    let Some(role) = role() else { return };
+    let [name, kind, seed, peers, sends, listens, generation, count] = &role[..] else {
+        panic!("{role:?}");
     };
     let options = options(kind.parse().unwrap(), seed.parse().unwrap(), peers.parse().unwrap());
     let (generation, listens) = (generation.parse().unwrap(), listens == "true");
     let count = Some(count.parse().unwrap()).filter(|count| *count > 0).unwrap_or(u32::MAX);
     if sends == "true" {
         let open = if listens { Sender::listen } else { Sender::connect };
-        child_sends(open(shm(), &name, &options).unwrap(), generation, count, &options);
+        child_sends(open(shm(), name, &options).unwrap(), generation, count, &options);
     } else {
         let open = if listens { Receiver::listen } else { Receiver::connect };
-        child_receives(open(shm(), &name, &options).unwrap(), generation, count, &options);
+        child_receives(open(shm(), name, &options).unwrap(), generation, count, &options);
     }
 }
 
@@ -280,7 +239,7 @@ fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut ChannelCase)) {
         let name = format!("{}-{}-{kind}-{seed}", &test_name[..12], std::process::id());
         let options = options(kind, seed, peers);
         let _line = ReproductionLine(test_name, options, seed);
-        let random = SplitMix64(seed ^ ((kind as u64) << 32) ^ u64::from(peers));
+        let random = Random::new(seed ^ ((kind as u64) << 32) ^ u64::from(peers));
         test(&mut ChannelCase { name, options, seed, random, end: Instant::now() + PATIENCE });
     }
 }
@@ -344,7 +303,7 @@ fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
                     case.wait("it sends nothing");
                 }
             }
-            killed.kill();
+            kill(&mut killed);
             let before = next;
             take_rest(&mut receiver, case, &mut next);
             assert_eq!(before[usize::from(generation) - 1], next[usize::from(generation) - 1]);
@@ -361,7 +320,7 @@ fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
                 case.wait(&format!("it stops at {next:?}"));
             }
         }
-        whole.kill();
+        kill(&mut whole);
         take_rest(&mut receiver, case, &mut next);
         assert_eq!(next, [0, before[1], before[2], WHOLE]);
     });
@@ -399,7 +358,7 @@ fn killed_receiver_is_detected_and_replaced() {
                     case.wait("it receives nothing");
                 }
             }
-            killed.kill();
+            kill(&mut killed);
             let mut tickets = Vec::new();
             loop {
                 let given = give(&mut sender, case, generation, &mut sent);
@@ -413,7 +372,7 @@ fn killed_receiver_is_detected_and_replaced() {
             assert!(done, "the sources of all messages are free");
         }
         assert!(is_lost(&sender.send(&message(2, 0, &case.options))));
-        let mut whole = case.start(&Role::receives(3, WHOLE));
+        let whole = case.start(&Role::receives(3, WHOLE));
         while receivers_of(&mut sender) == 0 {
             case.wait("the next one never connects");
         }
@@ -426,7 +385,7 @@ fn killed_receiver_is_detected_and_replaced() {
         while !is_lost(&sender.progress()) {
             case.wait("it never ends");
         }
-        whole.ends(case);
+        ends(whole, case);
     });
 }
 
@@ -447,7 +406,7 @@ fn other_senders_continue_when_one_is_killed() {
                 case.wait("nothing comes");
             }
         }
-        killed.kill();
+        kill(&mut killed);
         while senders_of(&mut receiver) == 2 {
             take(&mut receiver, case, &mut next).unwrap();
             case.wait("the loss is never noticed");
@@ -459,8 +418,8 @@ fn other_senders_continue_when_one_is_killed() {
                 case.wait(&format!("they stop at {next:?}"));
             }
         }
-        survivor.kill();
-        whole.kill();
+        kill(&mut survivor);
+        kill(&mut whole);
         take_rest(&mut receiver, case, &mut next);
         assert_eq!(next[2..], [LONG, WHOLE]);
     });
@@ -471,7 +430,7 @@ fn other_receivers_continue_when_one_is_killed() {
     of_every_kind("other_receivers_continue_when_one_is_killed", 2, |case| {
         let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
         let mut killed = case.start(&Role::receives(1, 0));
-        let mut survivor = case.start(&Role::receives(1, LONG));
+        let survivor = case.start(&Role::receives(1, LONG));
         while receivers_of(&mut sender) < 2 {
             case.wait("they never connect");
         }
@@ -479,7 +438,7 @@ fn other_receivers_continue_when_one_is_killed() {
         let (mut sent, mut dead) = (0, false);
         while sent < LONG {
             if sent == moment && !dead {
-                killed.kill();
+                kill(&mut killed);
                 dead = true;
             }
             if give(&mut sender, case, 1, &mut sent).unwrap().is_none() {
@@ -489,7 +448,7 @@ fn other_receivers_continue_when_one_is_killed() {
         while !is_lost(&sender.progress()) {
             case.wait("the survivor never has all");
         }
-        survivor.ends(case);
+        ends(survivor, case);
     });
 }
 
@@ -509,7 +468,7 @@ fn connecting_end_learns_of_a_killed_listener() {
                         case.wait("it sends nothing");
                     }
                 }
-                killed.kill();
+                kill(&mut killed);
                 take_rest(&mut receiver, case, &mut next);
                 take_rest(&mut receiver, case, &mut next);
             } else {
@@ -520,7 +479,7 @@ fn connecting_end_learns_of_a_killed_listener() {
                         case.wait("it receives nothing");
                     }
                 }
-                killed.kill();
+                kill(&mut killed);
                 while !is_lost(&give(&mut sender, case, 1, &mut sent)) {
                     case.wait("the loss is never reported");
                 }

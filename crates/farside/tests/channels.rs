@@ -6,6 +6,7 @@ use farside::channel::{
 };
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
+use farside_testkit::until;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -113,13 +114,6 @@ fn messages_of_every_channel_arrive_once_whole_and_in_order() {
 }
 
 /// Polls a condition until it holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-    }
-}
-
 fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
     result.unwrap_err().code
 }

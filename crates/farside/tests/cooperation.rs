@@ -2,7 +2,7 @@
 
 mod fabrics;
 
-use fabrics::{Make, on_each_fabric};
+use fabrics::{Make, cluster};
 use farside::zerocopy::{FromBytes, Immutable, IntoBytes};
 use farside::{
     Config, Error, ErrorCode, GlobalSlice, Group, MemberChange, Node, ROOT_NAME_MAX, Session,
@@ -17,7 +17,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
 
-on_each_fabric! { mem shm tcp => (
+farside_testkit::on_each_fabric! { mem shm tcp => (
     racing_sessions_create_one_root
     root_waits_for_its_creation
     root_errors_are_typed
@@ -33,23 +33,12 @@ on_each_fabric! { mem shm tcp => (
     nodes_may_leave_after_their_group
     members_are_reported_once
     multi_line_atomics_wait_without_polling
-)}
+) with crate::fabrics::named }
 
 fn config(name: &str) -> Config {
     let mut config = Config::new(format!("{name}-{}", std::process::id()));
     (config.memory_bytes, config.cache_bytes) = (8 << 20, 16 << 20);
     config
-}
-
-fn cluster(make: &Make, name: &str, count: usize) -> Vec<Node> {
-    let mut nodes = vec![Node::create_on(&config(name), make()).unwrap()];
-    for _ in 1..count {
-        nodes.push(Node::join_on(&config(name), make()).unwrap());
-    }
-    for node in &nodes {
-        node.wait_for_members(count, LONG).unwrap();
-    }
-    nodes
 }
 
 fn sessions(nodes: &[Node], each: usize) -> Vec<Session> {
@@ -62,7 +51,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
 }
 
 fn racing_sessions_create_one_root(make: &Make) {
-    let nodes = cluster(make, "race", 3);
+    let nodes = cluster(make, &config("race"), 3);
     for name in ["first", "second", "third"] {
         let create = |mut session: Session| session.root_or_create(name, 1000).unwrap();
         let roots: Vec<_> = scope(|scope| {
@@ -78,7 +67,7 @@ fn racing_sessions_create_one_root(make: &Make) {
 }
 
 fn root_waits_for_its_creation(make: &Make) {
-    let nodes = cluster(make, "await", 2);
+    let nodes = cluster(make, &config("await"), 2);
     let (mut waiting, mut creating) = (nodes[1].session().unwrap(), nodes[0].session().unwrap());
     assert_eq!(waiting.try_root("late").unwrap(), None);
     let waiting = spawn(move || {
@@ -94,7 +83,7 @@ fn root_waits_for_its_creation(make: &Make) {
 }
 
 fn root_errors_are_typed(make: &Make) {
-    let nodes = cluster(make, "refuse", 2);
+    let nodes = cluster(make, &config("refuse"), 2);
     let mut session = nodes[1].session().unwrap();
     for name in ["", &"x".repeat(ROOT_NAME_MAX + 1)] {
         assert_eq!(code(session.root(name)), ErrorCode::BadConfiguration);
@@ -113,7 +102,7 @@ fn root_errors_are_typed(make: &Make) {
 }
 
 fn directory_grows_beyond_one_page(make: &Make) {
-    let nodes = cluster(make, "pages", 2);
+    let nodes = cluster(make, &config("pages"), 2);
     let mut sessions = sessions(&nodes, 1);
     let name = |number: usize| format!("root {number}");
     let made: Vec<_> = (0..100)
@@ -130,7 +119,7 @@ fn directory_grows_beyond_one_page(make: &Make) {
 }
 
 fn roots_end_with_their_home_and_can_be_created_again(make: &Make) {
-    let mut nodes = cluster(make, "heir", 3);
+    let mut nodes = cluster(make, &config("heir"), 3);
     let mut session = nodes[2].session().unwrap();
     let before = session.root_or_create("table", 64).unwrap();
     session.write_u64(before.address, 7).unwrap();
@@ -143,7 +132,7 @@ fn roots_end_with_their_home_and_can_be_created_again(make: &Make) {
 }
 
 fn wait_sees_writes_of_all_sessions(make: &Make) {
-    let nodes = cluster(make, "wait", 2);
+    let nodes = cluster(make, &config("wait"), 2);
     let mut writers = sessions(&nodes, 2);
     for home in 0..2 {
         let word = writers[0].alloc_on(8, nodes[home].id()).unwrap();
@@ -165,7 +154,7 @@ fn wait_sees_writes_of_all_sessions(make: &Make) {
 }
 
 fn wait_without_a_change_times_out(make: &Make) {
-    let nodes = cluster(make, "idle", 2);
+    let nodes = cluster(make, &config("idle"), 2);
     let mut session = nodes[1].session().unwrap();
     let word = session.alloc_on(16, nodes[0].id()).unwrap();
     let error = session.with_timeout(SHORT).wait_for_change(word, 0).unwrap_err();
@@ -234,7 +223,7 @@ fn members<R: Send>(
 }
 
 fn barriers_order_the_writes_of_all_members(make: &Make) {
-    let nodes = cluster(make, "barrier", 2);
+    let nodes = cluster(make, &config("barrier"), 2);
     let mut ranks = members(&nodes, 2, |mut group, session| {
         let words = session.root_or_create("words", 8 * 4).unwrap().array::<u64>();
         for round in 1..=30 {
@@ -255,7 +244,7 @@ fn barriers_order_the_writes_of_all_members(make: &Make) {
 }
 
 fn collective_calls_exchange_values(make: &Make) {
-    let nodes = cluster(make, "collective", 3);
+    let nodes = cluster(make, &config("collective"), 3);
     let results = members(&nodes, 1, |mut group, session| {
         let rank = group.rank();
         assert_eq!(group.nodes().count(), 3);
@@ -275,7 +264,7 @@ fn collective_calls_exchange_values(make: &Make) {
 }
 
 fn group_errors_are_typed(make: &Make) {
-    let nodes = cluster(make, "grouped", 1);
+    let nodes = cluster(make, &config("grouped"), 1);
     let mut session = nodes[0].session().unwrap();
     for size in [0, 5000] {
         assert_eq!(code(Group::join(&mut session, "none", size)), ErrorCode::BadConfiguration);
@@ -294,7 +283,7 @@ fn group_errors_are_typed(make: &Make) {
 }
 
 fn group_breaks_when_a_node_ends(make: &Make) {
-    let nodes = cluster(make, "broken", 3);
+    let nodes = cluster(make, &config("broken"), 3);
     let nodes: Vec<_> = nodes.into_iter().map(|node| Mutex::new(Some(node))).collect();
     let ends = |index: usize| {
         let node = nodes[index].lock().unwrap().clone().unwrap();
@@ -318,7 +307,7 @@ fn group_breaks_when_a_node_ends(make: &Make) {
 
 fn nodes_may_leave_after_their_group(make: &Make) {
     for round in 0..10 {
-        let nodes = cluster(make, &format!("finish-{round}"), 3);
+        let nodes = cluster(make, &config(&format!("finish-{round}")), 3);
         scope(|scope| {
             for node in nodes {
                 scope.spawn(move || {
@@ -388,7 +377,7 @@ fn polls(mut future: Pin<&mut impl Future<Output = Result<(), Error>>>) -> u32 {
 }
 
 fn multi_line_atomics_wait_without_polling(make: &Make) {
-    let nodes = cluster(make, "gate", 2);
+    let nodes = cluster(make, &config("gate"), 2);
     let mut sessions = [(); 3].map(|()| nodes[1].session().unwrap());
     let address = sessions[0].alloc_on(2048, nodes[0].id()).unwrap();
     let [first, second, third] = &mut sessions;

@@ -11,10 +11,11 @@ use farside_base::{
 };
 use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::until;
 use proxy::Proxy;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The bytes that a WRITE of the ghost leaves.
 const TRACE: u8 = 0xa5;
@@ -219,14 +220,6 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
 }
 
 /// Waits for a condition, with a deadline.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn removed_member_that_continues_reaches_no_memory() {
     let (short, long) = (Duration::from_millis(1000), Duration::from_secs(600));

@@ -1,15 +1,24 @@
 //! Peers that speak another version, send junk, or break the protocol: they get a typed error, and other
 //! nodes are unaffected. The bad peer is a correct node with a fabric that changes its messages.
 
+mod fabrics;
+
+use fabrics::{Make, named};
 use farside::{Config, ErrorCode, Generation, GlobalAddress, MemoryId, Node, NodeId};
 use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
-use farside_fabric::{Fabric, FabricError, MemFabric, Port, PortSpec, Posted};
-use farside_fabric_shm::ShmFabric;
+use farside_fabric::{Fabric, FabricError, Port, PortSpec, Posted};
 use farside_protocol::member::{Join, PROTOCOL_VERSION};
 use farside_protocol::wire::Family;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+farside_testkit::on_each_fabric! { mem shm => (
+    peer_of_another_version_gets_version_mismatch
+    junk_instead_of_a_hello_is_refused
+    peer_that_breaks_the_protocol_is_dropped_alone
+    allocation_outside_of_the_memory_of_its_home_is_refused
+)}
 
 /// A change of a message that a [`Liar`]'s node sends.
 type Lie = fn(&mut Vec<u8>);
@@ -85,15 +94,6 @@ impl Port for LiarPort {
     }
 }
 
-/// Makes the fabrics of nodes that can reach each other.
-type Make = dyn Fn() -> Arc<dyn Fabric>;
-
-fn on_mem_and_shm(test: impl Fn(&Make, &str)) {
-    let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    test(&move || Arc::clone(&mem), "mem");
-    test(&|| Arc::new(ShmFabric::new().unwrap()), "shm");
-}
-
 fn config(name: &str, fabric: &str) -> Config {
     let name = format!("{name}-{fabric}-{}", std::process::id());
     Config::new(name).memory_bytes(4 << 20).cache_bytes(8 << 20)
@@ -128,40 +128,36 @@ fn other_version(hello: &mut [u8]) {
     }
 }
 
-#[test]
-fn peer_of_another_version_gets_version_mismatch() {
-    on_mem_and_shm(|make, fabric| {
-        let config = config("version", fabric);
-        let first = Node::create_on(&config, make()).unwrap();
-        let (other, _) = liar(make(), |hello| other_version(hello), honest);
-        let error = Node::join_on(&config, other).unwrap_err();
-        assert_eq!(error.code, ErrorCode::VersionMismatch, "{error}");
-        assert!(error.to_string().contains(&(PROTOCOL_VERSION + 1).to_string()), "{error}");
-        assert_undisturbed(&first, &config, make);
-    });
+fn peer_of_another_version_gets_version_mismatch(fabric: &str) {
+    let make = &*named(fabric);
+    let config = config("version", fabric);
+    let first = Node::create_on(&config, make()).unwrap();
+    let (other, _) = liar(make(), |hello| other_version(hello), honest);
+    let error = Node::join_on(&config, other).unwrap_err();
+    assert_eq!(error.code, ErrorCode::VersionMismatch, "{error}");
+    assert!(error.to_string().contains(&(PROTOCOL_VERSION + 1).to_string()), "{error}");
+    assert_undisturbed(&first, &config, make);
 }
 
-#[test]
-fn junk_instead_of_a_hello_is_refused() {
+fn junk_instead_of_a_hello_is_refused(fabric: &str) {
+    let make = &*named(fabric);
     let lies: [Lie; 4] = [
         |hello| hello.clear(),
         |hello| hello.truncate(9),
         |hello| hello.iter_mut().for_each(|byte| *byte ^= 0x5a),
         |hello| hello.extend([0; 40]),
     ];
-    on_mem_and_shm(|make, fabric| {
-        let config = config("junk", fabric);
-        let first = Node::create_on(&config, make()).unwrap();
-        for lie in lies {
-            let error = Node::join_on(&config, liar(make(), lie, honest).0).unwrap_err();
-            assert_eq!(error.code, ErrorCode::ProtocolViolation, "{error}");
-        }
-        assert_undisturbed(&first, &config, make);
-    });
+    let config = config("junk", fabric);
+    let first = Node::create_on(&config, make()).unwrap();
+    for lie in lies {
+        let error = Node::join_on(&config, liar(make(), lie, honest).0).unwrap_err();
+        assert_eq!(error.code, ErrorCode::ProtocolViolation, "{error}");
+    }
+    assert_undisturbed(&first, &config, make);
 }
 
-#[test]
-fn peer_that_breaks_the_protocol_is_dropped_alone() {
+fn peer_that_breaks_the_protocol_is_dropped_alone(fabric: &str) {
+    let make = &*named(fabric);
     let lies: [(&str, Lie); 6] = [
         ("cut", |message| message.truncate(20)),
         ("empty", |message| message.clear()),
@@ -170,42 +166,40 @@ fn peer_that_breaks_the_protocol_is_dropped_alone() {
         ("credits", |message| message[4] = 200),
         ("body", |message| message[8..].fill(0xff)),
     ];
-    on_mem_and_shm(|make, fabric| {
-        for (name, lie) in lies {
-            let config = config(name, fabric);
-            let first = Node::create_on(&config, make()).unwrap();
-            let second = Node::join_on(&config, make()).unwrap();
-            let (bad, armed) = liar(make(), honest, lie);
-            let third = Node::join_on(&config, bad).unwrap();
-            for node in [&first, &second, &third] {
-                node.wait_for_members(3, Duration::from_secs(10)).unwrap();
-            }
-            let mut session = first.session().unwrap();
-            let kept = session.alloc_on(64, NodeId(1)).unwrap();
-            let gone = session.alloc_on(64, third.id()).unwrap();
-            session.write_u64(kept, 7).unwrap();
-            session.fence().unwrap();
-
-            // The third node's next message is false, to any recipient.
-            let mut liar = third.session().unwrap();
-            armed.store(1, Ordering::SeqCst);
-            let answer = liar.read_u64(kept);
-            assert!(answer.is_err() || answer == Ok(7), "{name}: {answer:?}");
-            drop(liar);
-
-            let start = Instant::now();
-            while first.members().iter().filter(|member| member.alive).count() > 2
-                || second.members().iter().filter(|member| member.alive).count() > 2
-            {
-                assert!(start.elapsed() < Duration::from_secs(30), "{name}: {}", first.describe());
-                std::thread::yield_now();
-            }
-            assert_eq!(session.read_u64(kept), Ok(7), "{name}");
-            assert_eq!(second.session().unwrap().read_u64(kept), Ok(7), "{name}");
-            let error = session.read_u64(gone).unwrap_err();
-            assert_eq!(error.code, ErrorCode::NodeLost, "{name}: {error}");
+    for (name, lie) in lies {
+        let config = config(name, fabric);
+        let first = Node::create_on(&config, make()).unwrap();
+        let second = Node::join_on(&config, make()).unwrap();
+        let (bad, armed) = liar(make(), honest, lie);
+        let third = Node::join_on(&config, bad).unwrap();
+        for node in [&first, &second, &third] {
+            node.wait_for_members(3, Duration::from_secs(10)).unwrap();
         }
-    });
+        let mut session = first.session().unwrap();
+        let kept = session.alloc_on(64, NodeId(1)).unwrap();
+        let gone = session.alloc_on(64, third.id()).unwrap();
+        session.write_u64(kept, 7).unwrap();
+        session.fence().unwrap();
+
+        // The third node's next message is false, to any recipient.
+        let mut liar = third.session().unwrap();
+        armed.store(1, Ordering::SeqCst);
+        let answer = liar.read_u64(kept);
+        assert!(answer.is_err() || answer == Ok(7), "{name}: {answer:?}");
+        drop(liar);
+
+        let start = Instant::now();
+        while first.members().iter().filter(|member| member.alive).count() > 2
+            || second.members().iter().filter(|member| member.alive).count() > 2
+        {
+            assert!(start.elapsed() < Duration::from_secs(30), "{name}: {}", first.describe());
+            std::thread::yield_now();
+        }
+        assert_eq!(session.read_u64(kept), Ok(7), "{name}");
+        assert_eq!(second.session().unwrap().read_u64(kept), Ok(7), "{name}");
+        let error = session.read_u64(gone).unwrap_err();
+        assert_eq!(error.code, ErrorCode::NodeLost, "{name}: {error}");
+    }
 }
 
 /// Changes the answer to an allocation, and nothing else.
@@ -219,8 +213,8 @@ fn change_allocation(message: &mut [u8], change: fn(GlobalAddress) -> GlobalAddr
     }
 }
 
-#[test]
-fn allocation_outside_of_the_memory_of_its_home_is_refused() {
+fn allocation_outside_of_the_memory_of_its_home_is_refused(fabric: &str) {
+    let make = &*named(fabric);
     fn moved(address: GlobalAddress, node: NodeId, offset: u64) -> GlobalAddress {
         let memory = MemoryId::new(node, address.memory().generation()).unwrap();
         GlobalAddress::new_in(memory, address.line_size(), offset).unwrap()
@@ -249,20 +243,18 @@ fn allocation_outside_of_the_memory_of_its_home_is_refused() {
             }
         }),
     ];
-    on_mem_and_shm(|make, fabric| {
-        for (number, (name, lie)) in lies.into_iter().enumerate() {
-            let config = config(&format!("allocation-{number}"), fabric);
-            let first = Node::create_on(&config, make()).unwrap();
-            let (bad, armed) = liar(make(), honest, lie);
-            let second = Node::join_on(&config, bad).unwrap();
-            first.wait_for_members(2, Duration::from_secs(10)).unwrap();
-            let mut session = first.session().unwrap();
-            armed.store(u32::MAX, Ordering::SeqCst);
-            let refused = session.alloc_on(64, second.id()).map_err(|error| error.code);
-            assert_eq!(refused, Err(ErrorCode::NodeLost), "{name}");
-            let own = session.alloc_on(64, first.id()).unwrap();
-            session.write_u64(own, 3).unwrap();
-            assert_eq!(session.read_u64(own), Ok(3), "{name}");
-        }
-    });
+    for (number, (name, lie)) in lies.into_iter().enumerate() {
+        let config = config(&format!("allocation-{number}"), fabric);
+        let first = Node::create_on(&config, make()).unwrap();
+        let (bad, armed) = liar(make(), honest, lie);
+        let second = Node::join_on(&config, bad).unwrap();
+        first.wait_for_members(2, Duration::from_secs(10)).unwrap();
+        let mut session = first.session().unwrap();
+        armed.store(u32::MAX, Ordering::SeqCst);
+        let refused = session.alloc_on(64, second.id()).map_err(|error| error.code);
+        assert_eq!(refused, Err(ErrorCode::NodeLost), "{name}");
+        let own = session.alloc_on(64, first.id()).unwrap();
+        session.write_u64(own, 3).unwrap();
+        assert_eq!(session.read_u64(own), Ok(3), "{name}");
+    }
 }

@@ -6,77 +6,19 @@ mod proxy;
 use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, Signal, role, say, until};
 use proxy::Proxy;
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A node in another process, killed when the test ends.
-struct NodeProcess {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl NodeProcess {
-    /// Joins the cluster at this host.
-    fn start(config: &Config, host: SocketAddr, lease: Duration) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CLUSTER", &config.cluster)
-            .env("FARSIDE_TEST_HOST", host.to_string())
-            .env("FARSIDE_TEST_LEASES_NS", format!("{} {}", config.lease_ns, lease.as_nanos()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    /// The rest of the line that has `word`.
-    fn hear(&mut self, word: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let count = self.said.read_line(&mut line).unwrap();
-            assert!(count > 0, "the other node ended before `{word}`");
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(done.unwrap().success());
-    }
-}
-
-impl Drop for NodeProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").unwrap();
-    out.flush().unwrap();
-}
-
 /// Not a test by itself: the other process.
 #[test]
 fn child() {
-    let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") else {
-        return;
-    };
-    let host: SocketAddr = std::env::var("FARSIDE_TEST_HOST").unwrap().parse().unwrap();
-    let leases = std::env::var("FARSIDE_TEST_LEASES_NS").unwrap();
-    let (lease_ns, silence_ns) = leases.split_once(' ').unwrap();
+    let Some(role) = role() else { return };
+    let [cluster, host, lease_ns, silence_ns] = &role[..] else { panic!("{role:?}") };
+    let host: SocketAddr = host.parse().unwrap();
     let config = Config::new(cluster)
         .memory_bytes(4 << 20)
         .cache_bytes(4 << 20)
@@ -206,14 +148,6 @@ fn add_while(hosts: &[TestHost], rounds: u64, disturb: impl Fn(u64) + Sync) {
 }
 
 /// Waits for a condition, with a deadline.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn links_that_break_lose_and_repeat_nothing() {
     let hosts = hosts(&config("broken"), 3, Duration::from_secs(5));
@@ -341,7 +275,7 @@ fn partition_of_two_hosts_isolates_the_later_one() {
 }
 
 /// A cluster of one node here, and one in another process that holds a line and a lock.
-fn with_another(name: &str, lease: Duration) -> (Node, NodeProcess, GlobalAddress, GlobalAddress) {
+fn with_another(name: &str, lease: Duration) -> (Node, Process, GlobalAddress, GlobalAddress) {
     let lease_ns = u64::try_from(lease.as_nanos()).unwrap();
     let config = config(name).lease_ns(lease_ns);
     let listen = Some("127.0.0.1:0".parse().unwrap());
@@ -354,7 +288,8 @@ fn with_another(name: &str, lease: Duration) -> (Node, NodeProcess, GlobalAddres
     let fabric = fabric.unwrap();
     let host = fabric.host().unwrap();
     let node = Node::create_on(&config, Arc::new(fabric)).unwrap();
-    let mut other = NodeProcess::start(&config, host, lease);
+    let mut other =
+        Process::child(&format!("{} {host} {lease_ns} {}", config.cluster, lease.as_nanos()));
     let has = other.hear("has ");
     let (mine, theirs) = has.split_once(' ').unwrap();
     let address = |bits: &str| GlobalAddress::from_bits(bits.parse().unwrap()).unwrap();
@@ -364,10 +299,10 @@ fn with_another(name: &str, lease: Duration) -> (Node, NodeProcess, GlobalAddres
 #[test]
 fn a_killed_process_is_noticed_without_waiting_for_a_lease() {
     // No test waits for that long.
-    let (node, mut other, lost, held) = with_another("killed", Duration::from_secs(600));
+    let (node, other, lost, held) = with_another("killed", Duration::from_secs(600));
     let mut session = node.session().unwrap();
     assert_eq!(session.read_u64(lost).unwrap(), 7);
-    other.child.kill().unwrap();
+    other.signal(Signal::KILL);
     until("it is dead", || node.members().iter().filter(|member| member.alive).count() == 1);
     assert_eq!(session.read_u64(lost).unwrap_err().code, ErrorCode::NodeLost);
     // Its lock is free; its unshared writes are lost, or this node has seen them before.
@@ -380,13 +315,13 @@ fn a_killed_process_is_noticed_without_waiting_for_a_lease() {
 fn stopped_process_is_removed_and_notified() {
     let (node, mut other, lost, held) = with_another("stopped", Duration::from_millis(300));
     let mut session = node.session().unwrap();
-    other.signal("-STOP");
+    other.signal(Signal::STOP);
     until(
         "it is given up",
         || matches!(session.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost),
     );
     session.lock_write(held, 64).unwrap().unlock().unwrap();
-    other.signal("-CONT");
+    other.signal(Signal::CONT);
     let code = other.hear("out ");
     assert!(["Isolated", "NodeClosed"].contains(&code.as_str()), "{code}");
 }

@@ -6,9 +6,10 @@ use farside::{AllocationHint, AllocationSpec, Config, ErrorCode, Node};
 use farside_base::{LinkId, RegionToken, RemoteRegionId};
 use farside_fabric::{Fabric, FabricError, Port, PortSpec};
 use farside_fabric_shm::ShmFabric;
+use farside_testkit::until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -74,14 +75,6 @@ impl Port for SilentPort {
 
     fn may_land(&mut self, _: LinkId) -> bool {
         self.peers.copies.load(Ordering::SeqCst)
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
     }
 }
 

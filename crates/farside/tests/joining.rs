@@ -12,6 +12,7 @@ use farside_fabric::{
 };
 use farside_fabric_shm::ShmFabric;
 use farside_protocol::member::{HelloAnswer, PROTOCOL_VERSION, PeerRequest};
+use farside_testkit::until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -217,14 +218,6 @@ fn timed(config: &Config) -> (Node, Arc<dyn Fabric>, Arc<AtomicU64>) {
 
 fn alive(node: &Node) -> usize {
     node.members().iter().filter(|member| member.alive).count()
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < WATCHDOG, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 const HOUR_NS: u64 = 3_600_000_000_000;

@@ -3,15 +3,14 @@
 
 mod fabrics;
 
-use fabrics::{Make, on_each_fabric};
+use fabrics::{Make, cluster};
 use farside::{Config, ErrorCode, GlobalAddress, Limits, Node, NodeId, Session};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-on_each_fabric! { mem shm => (
+farside_testkit::on_each_fabric! { mem shm => (
     a_lock_used_again_needs_no_engine
     tokens_rise_on_loan_and_off_it
     any_range_is_locked_on_loan
@@ -27,22 +26,11 @@ on_each_fabric! { mem shm => (
     the_bound_on_locks_is_exact
     locks_on_loan_and_off_it_exclude_each_other
     a_node_that_left_locks_nothing
-)}
+) with crate::fabrics::named }
 
 fn config(name: &str) -> Config {
     let name = format!("locks-{name}-{}", std::process::id());
     Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20)
-}
-
-fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {
-    let mut nodes = vec![Node::create_on(config, make()).unwrap()];
-    for _ in 1..count {
-        nodes.push(Node::join_on(config, make()).unwrap());
-    }
-    for node in &nodes {
-        node.wait_for_members(count, Duration::from_secs(10)).unwrap();
-    }
-    nodes
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {

@@ -2,14 +2,12 @@
 
 mod fabrics;
 
-use fabrics::{Make, on_each_fabric};
+use fabrics::{Make, cluster};
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
 };
 
-use std::time::Duration;
-
-on_each_fabric! { mem shm tcp => (
+farside_testkit::on_each_fabric! { mem shm tcp => (
     one_node_reads_what_it_wrote
     every_node_sees_every_nodes_writes
     atomics_of_all_nodes_add_up
@@ -26,22 +24,11 @@ on_each_fabric! { mem shm tcp => (
     v18_locked_lines_do_not_fill_a_cache
     an_atomic_too_large_for_the_cache_is_refused
     a_node_without_memory_of_its_own_takes_part
-)}
+) with crate::fabrics::named }
 
 fn config(name: &str) -> Config {
     let name = format!("{name}-{}", std::process::id());
     Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20)
-}
-
-fn cluster(make: &Make, name: &str, count: usize) -> Vec<Node> {
-    let mut nodes = vec![Node::create_on(&config(name), make()).unwrap()];
-    for _ in 1..count {
-        nodes.push(Node::join_on(&config(name), make()).unwrap());
-    }
-    for node in &nodes {
-        node.wait_for_members(count, Duration::from_secs(10)).unwrap();
-    }
-    nodes
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
@@ -49,7 +36,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
 }
 
 fn one_node_reads_what_it_wrote(make: &Make) {
-    let nodes = cluster(make, "one", 1);
+    let nodes = cluster(make, &config("one"), 1);
     let mut session = nodes[0].session().unwrap();
     let address = session.alloc(1000).unwrap();
     let mut bytes = [1; 1000];
@@ -62,7 +49,7 @@ fn one_node_reads_what_it_wrote(make: &Make) {
 }
 
 fn every_node_sees_every_nodes_writes(make: &Make) {
-    let nodes = cluster(make, "three", 3);
+    let nodes = cluster(make, &config("three"), 3);
     let mut sessions: Vec<_> = nodes.iter().map(|node| node.session().unwrap()).collect();
     for home in 0..3_u16 {
         let address = sessions[0].alloc_on(4096, NodeId(home)).unwrap();
@@ -84,7 +71,7 @@ fn every_node_sees_every_nodes_writes(make: &Make) {
 }
 
 fn atomics_of_all_nodes_add_up(make: &Make) {
-    let nodes = cluster(make, "atomics", 3);
+    let nodes = cluster(make, &config("atomics"), 3);
     let mut first = nodes[0].session().unwrap();
     let counter = first.alloc_on(8, NodeId(1)).unwrap();
     std::thread::scope(|scope| {
@@ -110,7 +97,7 @@ fn atomics_of_all_nodes_add_up(make: &Make) {
 }
 
 fn an_atomic_write_is_seen_whole(make: &Make) {
-    let nodes = cluster(make, "whole", 2);
+    let nodes = cluster(make, &config("whole"), 2);
     let mut first = nodes[0].session().unwrap();
     let address = first.alloc_on(4096, NodeId(1)).unwrap();
     std::thread::scope(|scope| {
@@ -154,7 +141,7 @@ fn a_small_cache_evicts_and_forgets_nothing(make: &Make) {
 }
 
 fn bad_input_is_a_typed_error_without_effect(make: &Make) {
-    let nodes = cluster(make, "bad", 2);
+    let nodes = cluster(make, &config("bad"), 2);
     let mut session = nodes[0].session().unwrap();
     let mut bytes = [0; 64];
     for home in 0..2 {
@@ -189,7 +176,7 @@ fn bad_input_is_a_typed_error_without_effect(make: &Make) {
 }
 
 fn a_full_home_sends_allocations_elsewhere(make: &Make) {
-    let nodes = cluster(make, "full", 2);
+    let nodes = cluster(make, &config("full"), 2);
     let mut session = nodes[0].session().unwrap();
     let mut homes = [0; 2];
     loop {
@@ -207,7 +194,7 @@ fn a_full_home_sends_allocations_elsewhere(make: &Make) {
 }
 
 fn every_line_size_works_from_everywhere(make: &Make) {
-    let nodes = cluster(make, "sizes", 2);
+    let nodes = cluster(make, &config("sizes"), 2);
     let mut here = nodes[0].session().unwrap();
     let mut there = nodes[1].session().unwrap();
     for size in LineSize::all() {
@@ -245,7 +232,7 @@ fn names_on_one_machine_are_taken() {
 }
 
 fn locks_exclude_and_order(make: &Make) {
-    let nodes = cluster(make, "locks", 3);
+    let nodes = cluster(make, &config("locks"), 3);
     let mut first = nodes[0].session().unwrap();
     let address = first.alloc_on(1024, NodeId(2)).unwrap();
     std::thread::scope(|scope| {
@@ -269,7 +256,7 @@ fn locks_exclude_and_order(make: &Make) {
 }
 
 fn lock_errors_are_typed(make: &Make) {
-    let nodes = cluster(make, "lock-errors", 2);
+    let nodes = cluster(make, &config("lock-errors"), 2);
     let mut a = nodes[0].session().unwrap();
     let mut b = nodes[1].session().unwrap();
     for home in 0..2 {
@@ -292,7 +279,7 @@ fn lock_errors_are_typed(make: &Make) {
 }
 
 fn a_cycle_of_locks_has_a_victim(make: &Make) {
-    let nodes = cluster(make, "cycle", 2);
+    let nodes = cluster(make, &config("cycle"), 2);
     let mut setup = nodes[0].session().unwrap();
     let addresses = [0, 1].map(|home| setup.alloc_on(64, NodeId(home)).unwrap());
     let barrier = std::sync::Barrier::new(2);

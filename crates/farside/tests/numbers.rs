@@ -3,33 +3,29 @@
 //! `FARSIDE_RUNS` sets how many nodes join and leave, or are killed, in the longest tests. The killed
 //! processes run this executable again: one with `FARSIDE_TEST_CHILD` set joins the cluster of that name.
 
+mod fabrics;
+
+use fabrics::{Make, cluster, mem, shm};
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Limits, Node, NodeId,
 };
-use farside_fabric::{Fabric, MemFabric};
+use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, await_parent, role, say};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Makes the fabric of a node.
-type Make = Box<dyn Fn() -> Arc<dyn Fabric>>;
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    address_of_memory_that_is_gone_reads_no_later_bytes
+    members_of_any_age_and_number_become_coordinator
+    joiner_learns_how_many_members_there_can_be
+)}
 
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-fn mem() -> Make {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    Box::new(move || Arc::clone(&fabric))
-}
-
-fn shm() -> Make {
-    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
-}
-
-fn tcp() -> Make {
+fn tcp() -> Box<Make> {
     // The longest-lived nodes come first, or last.
     let known = Mutex::new(Vec::new());
     Box::new(move || {
@@ -54,6 +50,10 @@ fn wait_until_gone(node: &Node, other: NodeId) {
     }
 }
 
+fn named(fabric: &str) -> Box<Make> {
+    if fabric == "tcp" { tcp() } else { fabrics::named(fabric) }
+}
+
 fn runs(default: u64) -> u64 {
     std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -62,13 +62,6 @@ fn config(name: &str, nodes_max: u16) -> Config {
     let limits = Limits { nodes_max, ..Limits::DEFAULT };
     let name = format!("numbers-{name}-{}", std::process::id());
     Config::new(name).memory_bytes(1 << 20).cache_bytes(4 << 20).limits(limits)
-}
-
-fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {
-    let mut nodes = vec![Node::create_on(config, make()).unwrap()];
-    nodes.extend((1..count).map(|_| Node::join_on(config, make()).unwrap()));
-    nodes.iter().for_each(|node| node.wait_for_members(count, WATCHDOG).unwrap());
-    nodes
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
@@ -152,40 +145,38 @@ fn short_nodes_use_no_number_up_tcp() {
 }
 
 /// The same number and offset, one memory after the other: neither reads the other's bytes.
-#[test]
-fn address_of_memory_that_is_gone_reads_no_later_bytes() {
-    for (make, name) in [(mem(), "gone-mem"), (shm(), "gone-shm"), (tcp(), "gone-tcp")] {
-        let config = config(name, 3);
-        let nodes = cluster(&make, &config, 2);
-        let mut gone: Vec<GlobalAddress> = Vec::new();
-        for round in 0..4_u64 {
-            let node = Node::join_on(&config, make()).unwrap();
-            let mut own = node.session().unwrap();
-            let address = own.alloc_on(2048, node.id()).unwrap();
-            own.write(address, &[round as u8; 2048]).unwrap();
-            let mut session = nodes[1].session().unwrap();
-            let mut bytes = [0; 2048];
-            session.read(address, &mut bytes).unwrap();
-            assert_eq!(bytes, [round as u8; 2048]);
-            for former in &gone {
-                assert_eq!((former.home(), former.offset()), (address.home(), address.offset()));
-                check_gone(&nodes[1], *former, ErrorCode::NodeLeft);
-                check_gone(&nodes[0], *former, ErrorCode::NodeLeft);
-                // The node that has the number now was not a member then.
-                check_gone(&node, *former, ErrorCode::NodeLost);
-            }
-            session.read(address, &mut bytes).unwrap();
-            assert_eq!(bytes, [round as u8; 2048]);
-            gone.push(address);
-            drop(own);
-            node.leave().unwrap();
-            nodes.iter().for_each(|node| wait_until_gone(node, address.home()));
+fn address_of_memory_that_is_gone_reads_no_later_bytes(fabric: &str) {
+    let (make, name) = (named(fabric), &format!("gone-{fabric}"));
+    let config = config(name, 3);
+    let nodes = cluster(&make, &config, 2);
+    let mut gone: Vec<GlobalAddress> = Vec::new();
+    for round in 0..4_u64 {
+        let node = Node::join_on(&config, make()).unwrap();
+        let mut own = node.session().unwrap();
+        let address = own.alloc_on(2048, node.id()).unwrap();
+        own.write(address, &[round as u8; 2048]).unwrap();
+        let mut session = nodes[1].session().unwrap();
+        let mut bytes = [0; 2048];
+        session.read(address, &mut bytes).unwrap();
+        assert_eq!(bytes, [round as u8; 2048]);
+        for former in &gone {
+            assert_eq!((former.home(), former.offset()), (address.home(), address.offset()));
+            check_gone(&nodes[1], *former, ErrorCode::NodeLeft);
+            check_gone(&nodes[0], *former, ErrorCode::NodeLeft);
+            // The node that has the number now was not a member then.
+            check_gone(&node, *former, ErrorCode::NodeLost);
         }
-        let memory = gone[0].memory().node();
-        let never = farside::MemoryId::new(memory, farside::Generation(900)).unwrap();
-        let never = GlobalAddress::new_in(never, gone[0].line_size(), 0).unwrap();
-        assert_eq!(code(nodes[0].session().unwrap().read_u64(never)), ErrorCode::ForeignAddress);
+        session.read(address, &mut bytes).unwrap();
+        assert_eq!(bytes, [round as u8; 2048]);
+        gone.push(address);
+        drop(own);
+        node.leave().unwrap();
+        nodes.iter().for_each(|node| wait_until_gone(node, address.home()));
     }
+    let memory = gone[0].memory().node();
+    let never = farside::MemoryId::new(memory, farside::Generation(900)).unwrap();
+    let never = GlobalAddress::new_in(never, gone[0].line_size(), 0).unwrap();
+    assert_eq!(code(nodes[0].session().unwrap().read_u64(never)), ErrorCode::ForeignAddress);
 }
 
 /// Joins as soon as the next coordinator is found.
@@ -202,19 +193,17 @@ fn join_when_taken_over(config: &Config, make: &Make) -> Node {
 }
 
 /// The coordinator leaves, and later members have lower numbers.
-#[test]
-fn members_of_any_age_and_number_become_coordinator() {
-    for (make, name) in [(mem(), "age-mem"), (shm(), "age-shm"), (tcp(), "age-tcp")] {
-        let config = config(name, 4);
-        let mut nodes: Vec<Node> = cluster(&make, &config, 3);
-        for round in 0..runs(300) / 30 {
-            nodes.remove(0).leave().unwrap();
-            nodes.push(join_when_taken_over(&config, &make));
-            let mut session = nodes[2].session().unwrap();
-            let word = session.alloc_on(8, nodes[1].id()).unwrap();
-            session.fetch_add(word, round).unwrap();
-            assert_eq!(nodes[0].session().unwrap().read_u64(word), Ok(round));
-        }
+fn members_of_any_age_and_number_become_coordinator(fabric: &str) {
+    let (make, name) = (named(fabric), &format!("age-{fabric}"));
+    let config = config(name, 4);
+    let mut nodes: Vec<Node> = cluster(&make, &config, 3);
+    for round in 0..runs(300) / 30 {
+        nodes.remove(0).leave().unwrap();
+        nodes.push(join_when_taken_over(&config, &make));
+        let mut session = nodes[2].session().unwrap();
+        let word = session.alloc_on(8, nodes[1].id()).unwrap();
+        session.fetch_add(word, round).unwrap();
+        assert_eq!(nodes[0].session().unwrap().read_u64(word), Ok(round));
     }
 }
 
@@ -229,13 +218,11 @@ fn full_cluster_names_its_limit() {
     assert_eq!(nodes[0].members_max(), 3);
 }
 
-#[test]
-fn joiner_learns_how_many_members_there_can_be() {
-    for (make, name) in [(shm(), "learn-shm"), (tcp(), "learn-tcp")] {
-        let founder = Node::create_on(&config(name, 5), make()).unwrap();
-        let joiner = Node::join_on(&config(name, 128), make()).unwrap();
-        assert_eq!((founder.members_max(), joiner.members_max()), (5, 5));
-    }
+fn joiner_learns_how_many_members_there_can_be(fabric: &str) {
+    let (make, name) = (named(fabric), &format!("learn-{fabric}"));
+    let founder = Node::create_on(&config(name, 5), make()).unwrap();
+    let joiner = Node::join_on(&config(name, 128), make()).unwrap();
+    assert_eq!((founder.members_max(), joiner.members_max()), (5, 5));
 }
 
 #[test]
@@ -247,53 +234,11 @@ fn impossible_number_of_nodes_is_refused() {
     }
 }
 
-/// A node in another process.
-struct NodeProcess {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
-
-impl NodeProcess {
-    fn start(cluster: &str, host: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CHILD", cluster)
-            .env("FARSIDE_TEST_HOST", host)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    /// The address that it prints.
-    fn address(&mut self) -> GlobalAddress {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "the other node has ended");
-            if let Some((_, bits)) = line.split_once("address ") {
-                return GlobalAddress::from_bits(bits.trim().parse().unwrap()).unwrap();
-            }
-        }
-    }
-}
-
-impl Drop for NodeProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Not a test by itself: the other processes.
 #[test]
 fn child() {
-    let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
-        return;
-    };
-    let host = std::env::var("FARSIDE_TEST_HOST").unwrap();
+    let Some(role) = role() else { return };
+    let [cluster, host] = &role[..] else { panic!("{role:?}") };
     let fabric: Arc<dyn Fabric> = match host.as_str() {
         "" => Arc::new(ShmFabric::new().unwrap()),
         host => {
@@ -309,12 +254,8 @@ fn child() {
     let address = session.alloc_on(2048, node.id()).unwrap();
     let own = u64::from(std::process::id());
     session.write(address, &own.to_le_bytes()).unwrap();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "address {}", address.to_bits()).unwrap();
-    out.flush().unwrap();
-    drop(out);
-    let mut line = String::new();
-    let _ = std::io::stdin().read_line(&mut line);
+    say(&format!("address {}", address.to_bits()));
+    await_parent();
 }
 
 fn kills_and_restarts(host: &str, make: &Make, name: &str, count: u64) {
@@ -323,9 +264,9 @@ fn kills_and_restarts(host: &str, make: &Make, name: &str, count: u64) {
     let mut session = nodes[0].session().unwrap();
     let mut gone: Vec<GlobalAddress> = Vec::new();
     for _ in 0..count {
-        let mut other = NodeProcess::start(&config.cluster, host);
-        let address = other.address();
-        assert_eq!(session.read_u64(address), Ok(u64::from(other.child.id())));
+        let mut other = Process::child(&format!("{} {host}", config.cluster));
+        let address = GlobalAddress::from_bits(other.hear("address ").parse().unwrap()).unwrap();
+        assert_eq!(session.read_u64(address), Ok(u64::from(other.id())));
         for former in gone.iter().rev().take(3) {
             check_gone(&nodes[0], *former, ErrorCode::NodeLost);
         }
@@ -352,7 +293,7 @@ fn killed_and_restarted_node_finds_a_number_tcp() {
     let host = first.listens_at().unwrap().to_string();
     let first = Mutex::new(Some(first));
     let at = host.clone();
-    let make: Make = Box::new(move || match first.lock().unwrap().take() {
+    let make: Box<Make> = Box::new(move || match first.lock().unwrap().take() {
         Some(first) => Arc::new(first),
         None => {
             let (listen, hosts) = (Some("127.0.0.1:0".parse().unwrap()), vec![at.parse().unwrap()]);

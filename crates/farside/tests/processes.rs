@@ -1,12 +1,11 @@
 //! Real processes over shared memory, and the state after one of them is killed.
 //!
-//! The test executable starts itself again as the other nodes: a process with `FARSIDE_TEST_CHILD` set
-//! joins the cluster of that name, plays its role, and reports on its output.
+//! The test executable starts itself again as the other nodes: a child joins the cluster, plays its role, and
+//! reports on its output.
 
 use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
+use farside_testkit::{Process, await_parent, role, say};
 use std::future::Future;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -18,53 +17,6 @@ fn config(cluster: &str) -> Config {
     Config::new(cluster).memory_bytes(4 << 20).cache_bytes(16 << 20).write_back_ns(write_back_ns)
 }
 
-/// A node in another process, killed when the test ends.
-struct NodeProcess {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl NodeProcess {
-    fn start(cluster: &str, role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CHILD", cluster)
-            .env("FARSIDE_TEST_ROLE", role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    /// The rest of the line that begins with `word`.
-    fn hear(&mut self, word: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(
-                self.said.read_line(&mut line).unwrap() > 0,
-                "the other node ended before `{word}`"
-            );
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").unwrap();
-    out.flush().unwrap();
-}
-
 fn address(bits: &str) -> GlobalAddress {
     GlobalAddress::from_bits(bits.parse().unwrap()).unwrap()
 }
@@ -72,12 +24,10 @@ fn address(bits: &str) -> GlobalAddress {
 /// Not a test by itself: the other processes.
 #[test]
 fn child() {
-    let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
-        return;
-    };
-    let node = Node::join(&config(&cluster)).unwrap();
+    let Some(role) = role() else { return };
+    let node = Node::join(&config(&role[0])).unwrap();
     let mut session = node.session().unwrap();
-    match std::env::var("FARSIDE_TEST_ROLE").unwrap().as_str() {
+    match role[1..].join(" ").as_str() {
         "home" => {
             let address = session.alloc_on(4096, node.id()).unwrap();
             session.write(address, &[7; 4096]).unwrap();
@@ -95,8 +45,7 @@ fn child() {
         role => hold(&mut session, role),
     }
     // Until it is killed, or its parent is gone.
-    let mut line = String::new();
-    let _ = std::io::stdin().read_line(&mut line);
+    await_parent();
 }
 
 /// Holds locks in the given way, and prints the address.
@@ -151,9 +100,9 @@ fn wait_for_deaths(node: &Node, alive: usize) {
 #[test]
 fn a_killed_home_takes_its_memory_and_nothing_else() {
     let (cluster, node) = parent("home");
-    let mut lost = NodeProcess::start(&cluster, "home");
+    let mut lost = Process::child(&format!("{cluster} home"));
     let lost_address = address(&lost.hear("address"));
-    let mut kept = NodeProcess::start(&cluster, "home");
+    let mut kept = Process::child(&format!("{cluster} home"));
     let kept_address = address(&kept.hear("address"));
     node.wait_for_members(3, PATIENCE).unwrap();
     let mut session = node.session().unwrap();
@@ -172,7 +121,7 @@ fn a_killed_home_takes_its_memory_and_nothing_else() {
     assert_eq!(bytes, [7; 4096], "the other node's memory is as it was");
     session.write(kept_address, &[8; 4096]).unwrap();
     session.fence().unwrap();
-    let again = NodeProcess::start(&cluster, "home");
+    let mut again = Process::child(&format!("{cluster} home"));
     node.wait_for_members(3, PATIENCE).unwrap();
     let numbers: Vec<_> =
         node.members().iter().map(|member| (member.node.0, member.alive)).collect();
@@ -184,7 +133,7 @@ fn a_killed_home_takes_its_memory_and_nothing_else() {
 #[test]
 fn a_killed_owner_loses_what_only_it_had_and_its_locks() {
     let (cluster, node) = parent("owner");
-    let mut owner = NodeProcess::start(&cluster, "owner");
+    let mut owner = Process::child(&format!("{cluster} owner"));
     let address = address(&owner.hear("address"));
     let token: u64 = owner.hear("token").parse().unwrap();
     node.wait_for_members(2, PATIENCE).unwrap();
@@ -223,7 +172,7 @@ fn lock_of_a_killed_process_is_reported_as_abandoned() {
         ("holds by an upgrade", true),
         ("holds as the delegate", true),
     ] {
-        let mut holder = NodeProcess::start(&cluster, how);
+        let mut holder = Process::child(&format!("{cluster} {how}"));
         let address = address(&holder.hear("address"));
         let taken = here.try_lock_write_for(address, 64, Duration::from_millis(5));
         assert_eq!(code(taken), ErrorCode::TimedOut);
@@ -251,7 +200,7 @@ fn lock_of_a_killed_process_is_reported_as_abandoned() {
 #[test]
 fn waiter_learns_of_the_death_that_it_waited_for() {
     let (cluster, node) = parent("waiter");
-    let mut owner = NodeProcess::start(&cluster, "owner");
+    let mut owner = Process::child(&format!("{cluster} owner"));
     let address = address(&owner.hear("address"));
     owner.hear("token");
     node.wait_for_members(2, PATIENCE).unwrap();
@@ -284,7 +233,7 @@ fn a_killed_coordinator_is_replaced() {
 #[test]
 fn nothing_is_left_behind() {
     let (cluster, node) = parent("leftover");
-    let mut other = NodeProcess::start(&cluster, "home");
+    let mut other = Process::child(&format!("{cluster} home"));
     other.hear("address");
     node.wait_for_members(2, PATIENCE).unwrap();
     other.kill();

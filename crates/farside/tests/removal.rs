@@ -6,12 +6,14 @@ mod liar;
 #[path = "removal/processes.rs"]
 mod processes;
 
+mod fabrics;
+
+use fabrics::{Make, named};
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Node, NodeId,
     Session,
 };
-use farside_fabric::{Fabric, MemFabric};
-use farside_fabric_shm::ShmFabric;
+use farside_testkit::until;
 use liar::Liar;
 use std::future::Future;
 use std::pin::pin;
@@ -19,16 +21,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Makes the fabrics of nodes that can reach each other.
-type Make = dyn Fn() -> Arc<dyn Fabric>;
+farside_testkit::on_each_fabric! { mem shm => (
+    removed_member_returns_nothing_and_acknowledges_nothing
+    removed_member_judges_no_member
+)}
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn on_mem_and_shm(test: impl Fn(&Make, &str)) {
-    let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    test(&move || Arc::clone(&mem), "mem");
-    test(&|| Arc::new(ShmFabric::new().unwrap()), "shm");
-}
 
 /// Runs a future on a node without its own thread.
 fn drive<T>(node: &Node, future: impl Future<Output = T>) -> T {
@@ -46,14 +44,6 @@ fn drive<T>(node: &Node, future: impl Future<Output = T>) -> T {
 
 fn at(node: NodeId) -> AllocationSpec {
     AllocationSpec::new(AllocationHint::On(node))
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 /// The lines of the removed member.
@@ -150,47 +140,43 @@ fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Ha
     (survivor, member, there, had)
 }
 
-#[test]
-fn removed_member_returns_nothing_and_acknowledges_nothing() {
-    on_mem_and_shm(|make, fabric| {
-        for (number, (name, operation)) in OPERATIONS.iter().enumerate() {
-            let (survivor, _member, mut session, had) = removed(make, fabric, number);
-            let done = operation(&mut session, &had).map_err(|error| error.code);
-            assert_eq!(done, Err(ErrorCode::NodeClosed), "{name} on {fabric}");
-            let mut here = survivor.session().unwrap();
-            assert_eq!(here.read_u64(had.shared), Ok(2), "{name}");
-            let lost = here.read_u64(had.owned).map_err(|error| error.code);
-            assert!(matches!(lost, Ok(_) | Err(ErrorCode::LineLost)), "{name}: {lost:?}");
-        }
-    });
+fn removed_member_returns_nothing_and_acknowledges_nothing(fabric: &str) {
+    let make = &*named(fabric);
+    for (number, (name, operation)) in OPERATIONS.iter().enumerate() {
+        let (survivor, _member, mut session, had) = removed(make, fabric, number);
+        let done = operation(&mut session, &had).map_err(|error| error.code);
+        assert_eq!(done, Err(ErrorCode::NodeClosed), "{name} on {fabric}");
+        let mut here = survivor.session().unwrap();
+        assert_eq!(here.read_u64(had.shared), Ok(2), "{name}");
+        let lost = here.read_u64(had.owned).map_err(|error| error.code);
+        assert!(matches!(lost, Ok(_) | Err(ErrorCode::LineLost)), "{name}: {lost:?}");
+    }
 }
 
-#[test]
-fn removed_member_judges_no_member() {
-    on_mem_and_shm(|make, fabric| {
-        let (survivor, member, _session, had) = removed(make, fabric, 99);
-        // It finds that its links have ended.
-        until("it knows", || {
-            member.turn();
-            member.session().is_err_and(|error| error.code == ErrorCode::NodeClosed)
-        });
-        assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));
-        assert!(survivor.session().is_ok(), "the survivor was removed too");
-        // It leaves at once, with the same error.
-        let left = member.start_leaving().poll().map(|left| left.map_err(|error| error.code));
-        assert_eq!(left, Some(Err(ErrorCode::NodeClosed)));
+fn removed_member_judges_no_member(fabric: &str) {
+    let make = &*named(fabric);
+    let (survivor, member, _session, had) = removed(make, fabric, 99);
+    // It finds that its links have ended.
+    until("it knows", || {
+        member.turn();
+        member.session().is_err_and(|error| error.code == ErrorCode::NodeClosed)
     });
+    assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));
+    assert!(survivor.session().is_ok(), "the survivor was removed too");
+    // It leaves at once, with the same error.
+    let left = member.start_leaving().poll().map(|left| left.map_err(|error| error.code));
+    assert_eq!(left, Some(Err(ErrorCode::NodeClosed)));
 }
 
 /// Not a test by itself: the stopped processes.
 #[test]
 fn child() {
-    if let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") {
-        match std::env::var("FARSIDE_TEST_ROLE").as_deref() {
-            Ok("writes") => processes::writer(&cluster),
-            Ok("serves") => processes::server(&cluster),
-            _ => processes::member(&cluster),
-        }
+    let Some(role) = farside_testkit::role() else { return };
+    let [cluster, role, founder] = &role[..] else { panic!("{role:?}") };
+    match role.as_str() {
+        "writes" => processes::writer(cluster, founder),
+        "serves" => processes::server(cluster, founder),
+        _ => processes::member(cluster, founder),
     }
 }
 
@@ -218,11 +204,11 @@ fn stopped_coordinator_is_removed_by_the_next_member() {
 #[test]
 fn memory_that_a_stopped_process_may_write_is_not_reused() {
     let within = (0..stops()).filter(|number| processes::stop_within_a_copy(*number)).count();
-    processes::say(&format!("{within} of {} stops were within a copy", stops()));
+    farside_testkit::say(&format!("{within} of {} stops were within a copy", stops()));
 }
 
 #[test]
 fn reads_of_a_stopped_process_end_and_the_cache_serves_again() {
     let within = (0..stops()).filter(|number| processes::stop_server(*number)).count();
-    processes::say(&format!("{within} of {} stops were within a copy", stops()));
+    farside_testkit::say(&format!("{within} of {} stops were within a copy", stops()));
 }

@@ -7,10 +7,9 @@ use farside::{Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId, Session}
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, Random, await_parent, role, say};
 use std::future::Future;
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -47,54 +46,6 @@ impl Over {
     }
 }
 
-/// A node in another process, killed at the end.
-struct HolderProcess {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl HolderProcess {
-    fn start(cluster: &str, over: Over, role: &str, arguments: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CHILD", cluster)
-            .env("FARSIDE_TEST_ROLE", role)
-            .env("FARSIDE_TEST_ARGUMENTS", arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        if let Over::Tcp(Some(host)) = over {
-            command.env("FARSIDE_TEST_HOST", host.to_string());
-        }
-        let mut child = command.spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    /// Waits for the line that ends with `word`.
-    fn hear(&mut self, word: &str) {
-        let mut line = String::new();
-        while !line.trim_end().ends_with(word) {
-            line.clear();
-            let read = self.said.read_line(&mut line).unwrap();
-            assert!(read > 0, "the other node ended before `{word}`");
-        }
-    }
-}
-
-impl Drop for HolderProcess {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").unwrap();
-    out.flush().unwrap();
-}
-
 fn account(bank: GlobalAddress, number: u64) -> GlobalAddress {
     bank.checked_add(number % ACCOUNTS * LINE).unwrap()
 }
@@ -102,19 +53,16 @@ fn account(bank: GlobalAddress, number: u64) -> GlobalAddress {
 /// Not a test by itself: the other process.
 #[test]
 fn child() {
-    let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
-        return;
-    };
-    let host = std::env::var("FARSIDE_TEST_HOST").ok().map(|host| host.parse().unwrap());
+    let Some(role) = role() else { return };
+    let [cluster, host, bank, interval_ns, role @ ..] = &role[..] else { panic!("{role:?}") };
+    let host = host.parse().ok();
     let (fabric, _) = host.map_or(Over::Shm, |host| Over::Tcp(Some(host))).fabric();
-    let arguments = std::env::var("FARSIDE_TEST_ARGUMENTS").unwrap();
-    let mut arguments = arguments.split(' ').map(|word| word.parse::<u64>().unwrap());
-    let bank = GlobalAddress::from_bits(arguments.next().unwrap()).unwrap();
-    let interval_ns = arguments.next().filter(|interval_ns| *interval_ns > 0);
-    let config = config(&cluster, interval_ns).memory_bytes(0);
+    let bank = GlobalAddress::from_bits(bank.parse().unwrap()).unwrap();
+    let interval_ns = Some(interval_ns.parse().unwrap()).filter(|interval_ns| *interval_ns > 0);
+    let config = config(cluster, interval_ns).memory_bytes(0);
     let node = Node::join_on(&config, fabric).unwrap();
     let mut session = node.session().unwrap();
-    match std::env::var("FARSIDE_TEST_ROLE").unwrap().as_str() {
+    match role.join(" ").as_str() {
         "owns all" => add_to_all(&mut session, bank),
         "has it written back" => {
             add_to_all(&mut session, bank);
@@ -127,13 +75,10 @@ fn child() {
             }
         }
         "transfers" => {
-            let mut random = 88_172_645_463_325_252_u64;
+            let mut random = Random::new(1);
             for count in 0_u64.. {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                session.fetch_add(account(bank, random >> 20), 1_u64.wrapping_neg()).unwrap();
-                session.fetch_add(account(bank, random >> 40), 1).unwrap();
+                session.fetch_add(account(bank, random.word()), 1_u64.wrapping_neg()).unwrap();
+                session.fetch_add(account(bank, random.word()), 1).unwrap();
                 // One per millisecond, like a client that waits for its users.
                 std::thread::park_timeout(Duration::from_millis(1));
                 if count == 1_000 {
@@ -145,8 +90,7 @@ fn child() {
     }
     say("ready");
     // Until it is killed, or its parent is gone.
-    let mut line = String::new();
-    let _ = std::io::stdin().read_line(&mut line);
+    await_parent();
 }
 
 fn add_to_all(session: &mut Session, bank: GlobalAddress) {
@@ -181,8 +125,13 @@ impl Bank {
 
     /// Kills a client once it is ready; returns the balances, `None` for a lost line.
     fn killed(&self, role: &str, interval_ns: u64) -> Vec<Option<u64>> {
-        let arguments = format!("{} {interval_ns}", self.first.to_bits());
-        let mut client = HolderProcess::start(&self.cluster, self.over, role, &arguments);
+        let host = match self.over {
+            Over::Tcp(Some(host)) => host.to_string(),
+            Over::Tcp(None) | Over::Shm => "-".to_owned(),
+        };
+        let bank = self.first.to_bits();
+        let role = format!("{} {host} {bank} {interval_ns} {role}", self.cluster);
+        let mut client = Process::child(&role);
         client.hear("ready");
         drop(client);
         self.wait_for_death();

@@ -382,24 +382,9 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use farside_base::Random;
     use std::collections::BTreeMap;
     use std::hash::DefaultHasher;
-
-    /// A deterministic pseudo-random sequence for a seed.
-    struct Xorshift64(u64);
-
-    impl Xorshift64 {
-        fn new(seed: u64) -> Self {
-            Self(seed.wrapping_mul(0x1234_5678_9abc_def1) | 1)
-        }
-
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % bound
-        }
-    }
 
     fn hash_of(table: &Table<u64, u64>) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -420,7 +405,7 @@ mod tests {
     #[test]
     fn behaves_like_a_map() {
         for seed in 1..400 {
-            let mut numbers = Xorshift64::new(seed);
+            let mut numbers = Random::new(seed);
             // Few keys, or keys that differ only in high bits, make long runs that wrap around.
             let shift = [0, 9, 44, 60][numbers.below(4) as usize];
             let (mut table, mut map) = (Table::new(), BTreeMap::new());
@@ -459,7 +444,7 @@ mod tests {
     #[test]
     fn equality_and_hash_forget_the_history() {
         for seed in 1..200 {
-            let mut numbers = Xorshift64::new(seed);
+            let mut numbers = Random::new(seed);
             let mut table = Table::new();
             for _ in 0..numbers.below(60) {
                 table.insert(numbers.below(40), 0);

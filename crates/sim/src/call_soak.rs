@@ -4,12 +4,12 @@
 //! with the answer of another call, and each completes.
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
-use crate::random::Random;
 use farside::call::{
     CallAnswer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
     Ticket,
 };
 use farside::{Error, ErrorCode};
+use farside_base::Random;
 use farside_base::{Access, Capabilities};
 use farside_fabric::{Arena, Fabric};
 use std::collections::BTreeMap;

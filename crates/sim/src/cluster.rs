@@ -9,12 +9,12 @@ pub mod restarts;
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::linearizability::{HistoryCall, Register, RegisterOperation, check};
-use crate::random::Random;
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Leaving,
     Limits, LineSize, Node, NodeId, Session,
 };
 use farside_base::Capabilities;
+use farside_base::Random;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Fault plans: deaths, stalls and broken links of nodes with their times, drawn from a seed and printed on one line.
 
 use crate::fabric::SimNet;
-use crate::random::Random;
+use farside_base::Random;
 use std::fmt;
 
 /// A fault of a node or a link.

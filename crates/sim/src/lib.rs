@@ -14,5 +14,4 @@ pub mod faults;
 pub mod linearizability;
 pub mod litmus;
 pub mod model;
-pub mod random;
 pub mod stage;

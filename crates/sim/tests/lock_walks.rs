@@ -4,10 +4,10 @@
 //! `LOCK_SEED=N` walks one seed and prints its trace; `LOCK_SEEDS=N` walks N seeds, from `LOCK_FIRST` on.
 
 use farside_base::Limits;
+use farside_base::Random;
 use farside_protocol::lock::{Ask, Mode, Patience};
 use farside_sim::explorer::Model;
 use farside_sim::model::lock::{Choice, LockAction, LockSetup, SessionPlan, System};
-use farside_sim::random::Random;
 
 const SEEDS: u64 = 20_000;
 

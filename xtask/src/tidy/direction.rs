@@ -18,18 +18,24 @@ struct CrateRule {
 const CRATE_RULES: &[CrateRule] = &[
     CrateRule { folder: "base", sees: &[], tests_see: &[], outside: false },
     CrateRule { folder: "fabric", sees: &["base"], tests_see: &[], outside: true },
-    CrateRule { folder: "fabric-shm", sees: &["base", "fabric"], tests_see: &[], outside: true },
-    CrateRule { folder: "bootstrap", sees: &["fabric"], tests_see: &[], outside: true },
+    CrateRule { folder: "testkit", sees: &["base", "fabric"], tests_see: &[], outside: true },
+    CrateRule {
+        folder: "fabric-shm",
+        sees: &["base", "fabric"],
+        tests_see: &["testkit"],
+        outside: true,
+    },
+    CrateRule { folder: "bootstrap", sees: &["fabric"], tests_see: &["testkit"], outside: true },
     CrateRule {
         folder: "fabric-tcp",
         sees: &["base", "bootstrap", "fabric"],
-        tests_see: &[],
+        tests_see: &["testkit"],
         outside: true,
     },
     CrateRule {
         folder: "fabric-verbs",
         sees: &["base", "bootstrap", "fabric"],
-        tests_see: &[],
+        tests_see: &["testkit"],
         outside: true,
     },
     CrateRule {
@@ -52,7 +58,7 @@ const CRATE_RULES: &[CrateRule] = &[
             "protocol",
             "rmc",
         ],
-        tests_see: &["sim"],
+        tests_see: &["sim", "testkit"],
         outside: true,
     },
     CrateRule {
@@ -61,7 +67,7 @@ const CRATE_RULES: &[CrateRule] = &[
         tests_see: &[],
         outside: true,
     },
-    CrateRule { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
+    CrateRule { folder: "apps", sees: &["farside"], tests_see: &["testkit"], outside: true },
     CrateRule {
         folder: "command",
         sees: &["bootstrap", "fabric", "fabric-tcp", "fabric-verbs", "farside", "apps"],
@@ -102,7 +108,7 @@ const CRATE_RULES: &[CrateRule] = &[
             "launcher",
             "bench",
         ],
-        tests_see: &["fabric-tcp", "fabric-verbs", "fabric-verbs-fake"],
+        tests_see: &["fabric-tcp", "fabric-verbs", "fabric-verbs-fake", "testkit"],
         outside: true,
     },
 ];

@@ -1,16 +1,15 @@
 //! Helpers of the tests that start commands.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use farside_testkit::Process;
+
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::process::{Command, Output, Stdio};
 
 /// Time after which a test counts as hung.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(180);
+pub(crate) const WATCHDOG: std::time::Duration = farside_testkit::WATCHDOG;
 
 /// Returns the command, run by `wrapper`, if any.
 pub(crate) fn farside(wrapper: &[&str]) -> Command {
@@ -27,8 +26,7 @@ pub(crate) fn output(wrapper: &[&str], arguments: &[&str]) -> Output {
 
 /// Returns a name that no other test or run uses.
 pub(crate) fn name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("hosts-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    farside_testkit::unique_name("cli")
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -78,23 +76,19 @@ fn state(folder: &str) -> Option<char> {
 }
 
 /// A temporary folder of a test, deleted on drop.
-pub(crate) struct Folder(std::path::PathBuf);
+pub(crate) struct Folder(farside_testkit::Folder);
+
+impl Deref for Folder {
+    type Target = farside_testkit::Folder;
+
+    fn deref(&self) -> &farside_testkit::Folder {
+        &self.0
+    }
+}
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        let path = std::env::temp_dir().join(name());
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn path(&self, file: &str) -> String {
-        self.0.join(file).display().to_string()
-    }
-
-    pub(crate) fn file(&self, file: &str, bytes: &[u8]) -> String {
-        let path = self.path(file);
-        std::fs::write(&path, bytes).unwrap();
-        path
+        Self(farside_testkit::Folder::new())
     }
 
     /// Creates a cluster key, and returns its path.
@@ -121,35 +115,28 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// A running command that prints events line by line; killed on drop.
+pub(crate) struct Running(Process);
+
+impl Deref for Running {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
     }
 }
 
-/// A running command that prints events line by line; killed on drop.
-pub(crate) struct Running {
-    child: Child,
-    lines: Receiver<String>,
-    seen: Vec<String>,
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Running {
     pub(crate) fn start(wrapper: &[&str], arguments: &[&str]) -> Self {
-        let mut child = farside(wrapper)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, lines) = channel();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        std::thread::spawn(move || {
-            said.map_while(Result::ok).for_each(|line| {
-                let _ = sender.send(line);
-            });
-        });
-        Self { child, lines, seen: Vec::new() }
+        let mut command = farside(wrapper);
+        command.args(arguments).stderr(Stdio::piped());
+        Self(Process::start(command))
     }
 
     /// Starts `farside node` with little memory.
@@ -163,25 +150,6 @@ impl Running {
         let mut agent = Self::start(wrapper, &[&["--json", "agent"], arguments].concat());
         let address = agent.event("listening")["address"].as_str().unwrap().to_owned();
         (agent, address)
-    }
-
-    /// Returns the next line.
-    pub(crate) fn line(&mut self) -> String {
-        let Ok(line) = self.lines.recv_timeout(WATCHDOG) else {
-            let mut said = String::new();
-            let _ = self.child.kill();
-            let _ = self.child.stderr.take().unwrap().read_to_string(&mut said);
-            panic!("no further line, after {:?}: {said}", self.seen);
-        };
-        self.seen.push(line.clone());
-        line
-    }
-
-    /// Returns all lines so far.
-    #[allow(dead_code, reason = "only some tests use it")]
-    pub(crate) fn said(&mut self) -> &[String] {
-        self.seen.extend(self.lines.try_iter());
-        &self.seen
     }
 
     /// Returns the next event of this name, and skips others.
@@ -205,26 +173,9 @@ impl Running {
         (event["node"].as_u64().unwrap(), event["address"].as_str().unwrap().to_owned())
     }
 
-    pub(crate) fn process(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn signal(&self, number: Signal) {
-        signal(self.child.id(), number);
-    }
-
     /// Waits for its end, and returns its exit code and standard error.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(crate) fn end(self) -> (Option<i32>, String) {
+        self.0.end()
     }
 }
 

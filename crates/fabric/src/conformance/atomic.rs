@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::scene::{Scene, Wire, succeeded, work};
-use crate::random::SeededRandom;
+use farside_base::Random;
 use farside_base::{AtomicScope, CompletionKind, LocalSlice, Operation};
 use std::sync::atomic::Ordering;
 
@@ -83,7 +83,7 @@ pub(super) fn masked_fetch_add_keeps_carries_in_their_fields(subject: &dyn Subje
         return;
     };
     let (at, into) = (wire.at(WORD), result(&scene, &wire));
-    let mut random = SeededRandom::new(1);
+    let mut random = Random::new(1);
     let fields = [0, 1 << 63, 1 << 31 | 1 << 63, 0x8080_8080_8080_8080, u64::MAX, 1, 0x8000];
     for round in 0..200 {
         let (word, add) = (random.word(), random.word());
@@ -99,7 +99,7 @@ pub(super) fn masked_compare_swap_looks_and_writes_under_its_masks(subject: &dyn
         return;
     };
     let (at, into) = (wire.at(WORD), result(&scene, &wire));
-    let mut random = SeededRandom::new(2);
+    let mut random = Random::new(2);
     let masks = [0, u64::MAX, 0xff, 1 << 63, 0xffff_0000_ffff_0000];
     for round in 0..200 {
         let (word, new) = (random.word(), random.word());

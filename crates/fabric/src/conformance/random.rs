@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::scene::{QUEUE_DEPTH, Scene, Wire, work};
-use crate::random::SeededRandom;
+use farside_base::Random;
 use farside_base::{
     AtomicScope, CompletionKind, CompletionStatus, LocalSlice, Operation, Source, Work,
 };
@@ -35,7 +35,7 @@ enum RandomStep {
     Atomic { at: u64, kind: u64, values: [u64; 4] },
 }
 
-fn draw(random: &mut SeededRandom, scene: &Scene<'_>) -> Option<RandomStep> {
+fn draw(random: &mut Random, scene: &Scene<'_>) -> Option<RandomStep> {
     let has = &scene.capabilities;
     let bytes = match random.below(4) {
         0 => random.below(9),
@@ -136,12 +136,7 @@ fn atomic_result(before: u64, kind: u64, values: &[u64; 4]) -> u64 {
 }
 
 /// Cuts a lane's bytes into some slices that follow each other.
-fn cut(
-    random: &mut SeededRandom,
-    scene: &Scene<'_>,
-    lane: u64,
-    step: &RandomStep,
-) -> Vec<LocalSlice> {
+fn cut(random: &mut Random, scene: &Scene<'_>, lane: u64, step: &RandomStep) -> Vec<LocalSlice> {
     let start = lane * LANE + random.below(LANE / 2) / 8 * 8;
     let bytes = step.bytes();
     let pieces = if step.kind() == CompletionKind::Atomic {
@@ -161,13 +156,7 @@ fn cut(
 }
 
 /// Posts one batch on one wire, waits, and compares all results with the oracle.
-fn batch(
-    random: &mut SeededRandom,
-    scene: &mut Scene<'_>,
-    wire: &Wire,
-    oracle: &mut [u8],
-    number: u64,
-) {
+fn batch(random: &mut Random, scene: &mut Scene<'_>, wire: &Wire, oracle: &mut [u8], number: u64) {
     let most = if scene.capabilities.message_order { BATCH_MAX } else { 1 };
     let count = 1 + random.below(most);
     let steps: Vec<_> = (0..count).filter_map(|_| draw(random, scene)).collect();
@@ -209,7 +198,7 @@ fn batch(
 
 pub(super) fn one_sided_requests_agree_with_an_oracle(subject: &dyn Subject) {
     seeded(subject, |seed| {
-        let mut random = SeededRandom::new(seed);
+        let mut random = Random::new(seed);
         let mut scene = Scene::new(subject, 3);
         let wires = [scene.wire(0, 1), scene.wire(0, 2)];
         let mut oracles = [vec![0; ARENA], vec![0; ARENA]];
@@ -237,7 +226,7 @@ const MESSAGES: usize = 1200;
 
 /// Two senders and one receiver with a shared queue, at random speeds.
 struct FanInTraffic<'s> {
-    random: SeededRandom,
+    random: Random,
     scene: Scene<'s>,
     wires: Vec<Wire>,
     /// For each wire: sent and not yet received.
@@ -331,7 +320,7 @@ pub(super) fn messages_agree_with_an_oracle(subject: &dyn Subject) {
     seeded(subject, |seed| {
         let wires = vec![scene.wire(0, 2), scene.wire(1, 2), scene.wire(0, 2)];
         let mut mail = FanInTraffic {
-            random: SeededRandom::new(!seed),
+            random: Random::new(!seed),
             in_flight: wires.iter().map(|_| VecDeque::new()).collect(),
             scene,
             sent: 0,

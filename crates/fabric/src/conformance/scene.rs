@@ -177,7 +177,7 @@ pub(super) fn together(
 
 /// Returns bytes that are hardly ever equal by accident.
 pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut random = crate::random::SeededRandom::new(seed);
+    let mut random = farside_base::Random::new(seed);
     (0..bytes).map(|_| random.word() as u8).collect()
 }
 

@@ -174,7 +174,7 @@ pub(super) fn no_wake_up_is_lost(subject: &dyn Subject) {
     // that messages arrive before, between and after the steps of arming.
     let side = |side: &mut Scene<'_>, wire: &Wire, first: bool| {
         let slices = [side.nodes[0].slice(0, 8)];
-        let mut random = crate::random::SeededRandom::new(u64::from(first));
+        let mut random = farside_base::Random::new(u64::from(first));
         for round in 0..ROUNDS {
             if first {
                 side.post(0, &[silent(1, wire.here, send(&slices))]);

@@ -1,6 +1,5 @@
 //! Calls on global addresses: executors and callers that are part of nodes of one memory.
 
-use crate::over::FABRICS;
 use crate::programs::parameters;
 use crate::{LONG, programs};
 use farside::call::rmc::helpers::status;
@@ -18,6 +17,21 @@ use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    concurrent_additions_of_calls_and_sessions_are_exact
+    multi_line_reads_and_writes_are_exact
+    writes_are_visible_once_the_answer_arrived
+    call_ends_after_its_writes_are_visible
+    state_lock_orders_stores_of_calls
+    call_waiting_for_memory_does_not_delay_others
+    calls_that_hit_continue_while_more_wait_than_sessions_exist
+    nic_executor_accesses_host_memory_and_global_memory
+    deadline_ends_a_call_waiting_for_memory_and_frees_its_session
+    bad_addresses_are_reported_and_the_executor_continues
+    memory_of_a_departed_node_is_lost_and_the_rest_remains
+    calls_waiting_for_a_departing_node_fail
+)}
 
 const EVER: u64 = u64::MAX;
 
@@ -335,126 +349,115 @@ fn small_lines(node: &Node, at: u16, bytes: u64) -> GlobalAddress {
     node.session().unwrap().alloc_with(bytes, spec).unwrap()
 }
 
-#[test]
-fn concurrent_additions_of_calls_and_sessions_are_exact() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            for home in 0..3 {
-                let counter =
-                    cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(home)).unwrap();
-                let word = counter.to_bits();
-                std::thread::scope(|scope| {
-                    let cluster = &*cluster;
-                    for (program, runs) in [
-                        (ADD, Site::Remote),
-                        (ADD, Site::Local),
-                        (SWAP, Site::Remote),
-                        (SWAP, Site::Local),
-                    ] {
-                        scope.spawn(move || {
-                            let mut caller = cluster.sharing();
-                            let program = register(&mut caller, program);
-                            let mut tickets = Vec::new();
-                            for begun in 0..250 {
-                                let bytes = parameters(&[word, 1 + begun % 3]);
-                                while tickets.len() >= 8 {
-                                    let ticket = tickets.remove(0);
-                                    caller.wait(ticket, LONG).unwrap();
-                                }
-                                let begun =
-                                    caller.invoke(&program, &bytes, CallOptions::new().site(runs));
-                                tickets.push(begun.unwrap().unwrap());
-                            }
-                            for ticket in tickets {
+fn concurrent_additions_of_calls_and_sessions_are_exact(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        for home in 0..3 {
+            let counter = cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(home)).unwrap();
+            let word = counter.to_bits();
+            std::thread::scope(|scope| {
+                let cluster = &*cluster;
+                for (program, runs) in [
+                    (ADD, Site::Remote),
+                    (ADD, Site::Local),
+                    (SWAP, Site::Remote),
+                    (SWAP, Site::Local),
+                ] {
+                    scope.spawn(move || {
+                        let mut caller = cluster.sharing();
+                        let program = register(&mut caller, program);
+                        let mut tickets = Vec::new();
+                        for begun in 0..250 {
+                            let bytes = parameters(&[word, 1 + begun % 3]);
+                            while tickets.len() >= 8 {
+                                let ticket = tickets.remove(0);
                                 caller.wait(ticket, LONG).unwrap();
                             }
-                        });
-                    }
-                    for node in &cluster.nodes {
-                        scope.spawn(move || {
-                            let mut session = node.session().unwrap();
-                            for _ in 0..1000 {
-                                session.fetch_add(counter, 1).unwrap();
-                            }
-                        });
-                    }
-                });
-                // 250 calls add 1, 2 or 3: 84 times 1, 83 times 2, 83 times 3.
-                let expected = 4 * (84 + 2 * 83 + 3 * 83) + 3000;
-                assert_eq!(cluster.read(2, counter), expected, "{fabric} home {home}");
-            }
-        });
-    }
+                            let begun =
+                                caller.invoke(&program, &bytes, CallOptions::new().site(runs));
+                            tickets.push(begun.unwrap().unwrap());
+                        }
+                        for ticket in tickets {
+                            caller.wait(ticket, LONG).unwrap();
+                        }
+                    });
+                }
+                for node in &cluster.nodes {
+                    scope.spawn(move || {
+                        let mut session = node.session().unwrap();
+                        for _ in 0..1000 {
+                            session.fetch_add(counter, 1).unwrap();
+                        }
+                    });
+                }
+            });
+            // 250 calls add 1, 2 or 3: 84 times 1, 83 times 2, 83 times 3.
+            let expected = 4 * (84 + 2 * 83 + 3 * 83) + 3000;
+            assert_eq!(cluster.read(2, counter), expected, "{fabric} home {home}");
+        }
+    });
 }
 
-#[test]
-fn multi_line_reads_and_writes_are_exact() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            let mut caller = cluster.sharing();
-            for runs in [Site::Remote, Site::Local] {
-                // Between every kind of homes, beginning within a line.
-                for (from, to) in [(0, 2), (2, 1), (1, 0), (2, 2)] {
-                    let source = small_lines(&cluster.nodes[0], from, 4096);
-                    let target = small_lines(&cluster.nodes[0], to, 4096);
-                    let mut session = cluster.nodes[2].session().unwrap();
-                    let bytes: Vec<u8> =
-                        (0..4096_u32).map(|at| (at * 7 + at / 256) as u8).collect();
-                    session.write(source, &bytes).unwrap();
-                    session.fence().unwrap();
-                    let words = [source.to_bits() + 60, target.to_bits() + 20];
-                    let last = result(&mut caller, runs, COPY, &words);
-                    let expected = &bytes[60..540];
-                    assert_eq!(last.to_le_bytes(), expected[472..], "{fabric} {runs:?}");
-                    let mut copied = [0; 4096];
-                    session.read(target, &mut copied).unwrap();
-                    assert_eq!(&copied[20..500], expected, "{fabric} {runs:?} {from} {to}");
-                    assert!(copied[..20].iter().chain(&copied[500..]).all(|byte| *byte == 0));
-                }
+fn multi_line_reads_and_writes_are_exact(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        let mut caller = cluster.sharing();
+        for runs in [Site::Remote, Site::Local] {
+            // Between every kind of homes, beginning within a line.
+            for (from, to) in [(0, 2), (2, 1), (1, 0), (2, 2)] {
+                let source = small_lines(&cluster.nodes[0], from, 4096);
+                let target = small_lines(&cluster.nodes[0], to, 4096);
+                let mut session = cluster.nodes[2].session().unwrap();
+                let bytes: Vec<u8> = (0..4096_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+                session.write(source, &bytes).unwrap();
+                session.fence().unwrap();
+                let words = [source.to_bits() + 60, target.to_bits() + 20];
+                let last = result(&mut caller, runs, COPY, &words);
+                let expected = &bytes[60..540];
+                assert_eq!(last.to_le_bytes(), expected[472..], "{fabric} {runs:?}");
+                let mut copied = [0; 4096];
+                session.read(target, &mut copied).unwrap();
+                assert_eq!(&copied[20..500], expected, "{fabric} {runs:?} {from} {to}");
+                assert!(copied[..20].iter().chain(&copied[500..]).all(|byte| *byte == 0));
             }
-            let source = small_lines(&cluster.nodes[0], 2, 20_000);
-            let target = small_lines(&cluster.nodes[0], 0, 20_000);
-            let mut session = cluster.nodes[0].session().unwrap();
-            let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at * 11 + at / 256) as u8).collect();
-            session.write(source, &bytes).unwrap();
-            session.fence().unwrap();
-            let words = [source.to_bits() + 33, target.to_bits() + 7];
-            assert_eq!(result(&mut caller, Site::Remote, COPY_LONG, &words), 0, "{fabric}");
-            let mut copied = vec![0; 16_000];
-            let there = GlobalAddress::from_bits(target.to_bits() + 7).unwrap();
-            session.read(there, &mut copied).unwrap();
-            assert_eq!(copied, bytes[33..16_033], "{fabric}");
-        });
-    }
+        }
+        let source = small_lines(&cluster.nodes[0], 2, 20_000);
+        let target = small_lines(&cluster.nodes[0], 0, 20_000);
+        let mut session = cluster.nodes[0].session().unwrap();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at * 11 + at / 256) as u8).collect();
+        session.write(source, &bytes).unwrap();
+        session.fence().unwrap();
+        let words = [source.to_bits() + 33, target.to_bits() + 7];
+        assert_eq!(result(&mut caller, Site::Remote, COPY_LONG, &words), 0, "{fabric}");
+        let mut copied = vec![0; 16_000];
+        let there = GlobalAddress::from_bits(target.to_bits() + 7).unwrap();
+        session.read(there, &mut copied).unwrap();
+        assert_eq!(copied, bytes[33..16_033], "{fabric}");
+    });
 }
 
-#[test]
-fn writes_are_visible_once_the_answer_arrived() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            let mut caller = cluster.sharing();
-            let spread = register(&mut caller, SPREAD);
-            let store = register(&mut caller, STORE);
-            let mut readers: Vec<_> =
-                cluster.nodes.iter().map(|node| node.session().unwrap()).collect();
-            let memory = readers[0].alloc_on(40 * 512, NodeId(2)).unwrap();
-            let word = |at: u64| GlobalAddress::from_bits(memory.to_bits() + at * 512).unwrap();
-            for round in 1..50_u64 {
-                let runs = if round % 4 == 3 { Site::Local } else { Site::Remote };
-                let words = parameters(&[memory.to_bits(), round]);
-                caller.call(&spread, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
-                for (number, reader) in readers.iter_mut().enumerate() {
-                    for at in 0..40 {
-                        let seen = reader.read_u64(word(at)).unwrap();
-                        assert_eq!(seen, round, "{fabric} {runs:?} node {number} word {at}");
-                    }
+fn writes_are_visible_once_the_answer_arrived(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        let mut caller = cluster.sharing();
+        let spread = register(&mut caller, SPREAD);
+        let store = register(&mut caller, STORE);
+        let mut readers: Vec<_> =
+            cluster.nodes.iter().map(|node| node.session().unwrap()).collect();
+        let memory = readers[0].alloc_on(40 * 512, NodeId(2)).unwrap();
+        let word = |at: u64| GlobalAddress::from_bits(memory.to_bits() + at * 512).unwrap();
+        for round in 1..50_u64 {
+            let runs = if round % 4 == 3 { Site::Local } else { Site::Remote };
+            let words = parameters(&[memory.to_bits(), round]);
+            caller.call(&spread, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
+            for (number, reader) in readers.iter_mut().enumerate() {
+                for at in 0..40 {
+                    let seen = reader.read_u64(word(at)).unwrap();
+                    assert_eq!(seen, round, "{fabric} {runs:?} node {number} word {at}");
                 }
-                let words = parameters(&[memory.to_bits(), 1000 + round]);
-                caller.call(&store, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
-                assert_eq!(readers[0].read_u64(memory).unwrap(), 1000 + round, "{fabric}");
             }
-        });
-    }
+            let words = parameters(&[memory.to_bits(), 1000 + round]);
+            caller.call(&store, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
+            assert_eq!(readers[0].read_u64(memory).unwrap(), 1000 + round, "{fabric}");
+        }
+    });
 }
 
 /// Returns whether a call that stored to memory of a silent node has ended, although that store cannot be visible.
@@ -487,11 +490,8 @@ fn is_over_before_its_writes(fabric: &str) -> bool {
     over
 }
 
-#[test]
-fn call_ends_after_its_writes_are_visible() {
-    for fabric in FABRICS {
-        assert!(!is_over_before_its_writes(fabric), "{fabric}");
-    }
+fn call_ends_after_its_writes_are_visible(fabric: &str) {
+    assert!(!is_over_before_its_writes(fabric), "{fabric}");
 }
 
 #[cfg(canary)]
@@ -503,122 +503,106 @@ fn canary_answer_before_writes_is_found() {
     assert!(found);
 }
 
-#[test]
-fn state_lock_orders_stores_of_calls() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            let counter = cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(2)).unwrap();
-            std::thread::scope(|scope| {
-                let cluster = &*cluster;
-                for _ in 0..3 {
-                    scope.spawn(move || {
-                        let mut caller = cluster.caller();
-                        let add = register(&mut caller, LOCKED_ADD);
-                        let bytes = parameters(&[counter.to_bits()]);
-                        let (mut added, mut tries) = (0, 0..1_000);
-                        while added < 200 {
-                            assert!(tries.next().is_some(), "{fabric}: only {added} additions");
-                            let answer = caller
-                                .call(&add, &bytes, CallOptions::new().timeout(LONG))
-                                .unwrap();
-                            // A call that waited too long for the lock, on a loaded machine.
-                            let busy = answer.result == status::BUSY as u64;
-                            assert!(busy || answer.result == 0, "{fabric}: {answer:?}");
-                            added += u64::from(!busy);
-                        }
-                    });
-                }
-                // Another session takes the line occasionally, so that stores miss.
+fn state_lock_orders_stores_of_calls(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        let counter = cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(2)).unwrap();
+        std::thread::scope(|scope| {
+            let cluster = &*cluster;
+            for _ in 0..3 {
                 scope.spawn(move || {
-                    let mut session = cluster.nodes[0].session().unwrap();
-                    for _ in 0..2000 {
-                        session.fetch_add(counter, 0).unwrap();
+                    let mut caller = cluster.caller();
+                    let add = register(&mut caller, LOCKED_ADD);
+                    let bytes = parameters(&[counter.to_bits()]);
+                    let (mut added, mut tries) = (0, 0..1_000);
+                    while added < 200 {
+                        assert!(tries.next().is_some(), "{fabric}: only {added} additions");
+                        let answer =
+                            caller.call(&add, &bytes, CallOptions::new().timeout(LONG)).unwrap();
+                        // A call that waited too long for the lock, on a loaded machine.
+                        let busy = answer.result == status::BUSY as u64;
+                        assert!(busy || answer.result == 0, "{fabric}: {answer:?}");
+                        added += u64::from(!busy);
                     }
                 });
-            });
-            assert_eq!(cluster.read(0, counter), 600, "{fabric}");
-        });
-    }
-}
-
-#[test]
-fn call_waiting_for_memory_does_not_delay_others() {
-    for fabric in FABRICS {
-        cluster(fabric, 2, true, |cluster| {
-            let held = cluster.held_memory(4096);
-            let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
-            let mut caller = cluster.sharing();
-            let [load, add] = [LOAD, ADD].map(|text| register(&mut caller, text));
-            let places = [Site::Remote, Site::Local, Site::Remote, Site::Local];
-            for (round, runs) in (1..).zip(places) {
-                // A line that is not cached yet.
-                let word = GlobalAddress::from_bits(held.to_bits() + round * 512).unwrap();
-                let waits = caller.invoke(
-                    &load,
-                    &parameters(&[word.to_bits()]),
-                    CallOptions::new().site(runs),
-                );
-                let waits = waits.unwrap().unwrap();
-                for _ in 0..50 {
-                    let other = parameters(&[near.to_bits(), 1]);
-                    caller.call(&add, &other, CallOptions::new().site(runs).timeout(LONG)).unwrap();
-                }
-                assert!(caller.poll(waits).is_none(), "{fabric} {runs:?}");
-                let answer = cluster.released(|| caller.wait(waits, LONG).unwrap());
-                assert_eq!(answer.result, 0, "{fabric} {runs:?}");
             }
-            assert_eq!(cluster.read(1, near), 200, "{fabric}");
-        });
-    }
-}
-
-#[test]
-fn calls_that_hit_continue_while_more_wait_than_sessions_exist() {
-    for fabric in FABRICS {
-        cluster(fabric, 2, true, |cluster| {
-            let held = cluster.held_memory(128 << 10);
-            let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
-            let options = CallerOptions::default().slots(128);
-            let mut caller =
-                Caller::connect(&cluster.fabrics[0], &cluster.address, &options).unwrap();
-            let [load, add, store] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
-            let mut waits = Vec::new();
-            for at in 0..100_u64 {
-                let words = parameters(&[held.to_bits() + at * 512, 1]);
-                let program = if at < 99 { &load } else { &store };
-                waits.push(caller.invoke(program, &words, CallOptions::new()).unwrap().unwrap());
-            }
-            for _ in 0..20 {
-                caller
-                    .call(&add, &parameters(&[near.to_bits(), 1]), CallOptions::new().timeout(LONG))
-                    .unwrap();
-            }
-            for ticket in &waits {
-                assert!(caller.poll(*ticket).is_none(), "{fabric}");
-            }
-            // Cancels half of them: calls that wait for a session, and calls that have one.
-            for ticket in waits.iter().step_by(2) {
-                let asked = caller.cancel(*ticket).unwrap().unwrap();
-                assert_eq!(caller.wait(asked, LONG).unwrap().result, 1);
-                let error = caller.wait(*ticket, LONG).unwrap_err();
-                assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
-            }
-            cluster.released(|| {
-                for ticket in waits.iter().skip(1).step_by(2) {
-                    assert_eq!(caller.wait(*ticket, LONG).unwrap().result, 0, "{fabric}");
-                }
-                for at in [0, 40, 99] {
-                    let words = parameters(&[held.to_bits() + at * 512]);
-                    let seen = caller
-                        .call(&load, &words, CallOptions::new().timeout(LONG))
-                        .unwrap()
-                        .result;
-                    assert_eq!(seen, u64::from(at == 99), "{fabric} {at}");
+            // Another session takes the line occasionally, so that stores miss.
+            scope.spawn(move || {
+                let mut session = cluster.nodes[0].session().unwrap();
+                for _ in 0..2000 {
+                    session.fetch_add(counter, 0).unwrap();
                 }
             });
-            assert_eq!(cluster.read(1, near), 20, "{fabric}");
         });
-    }
+        assert_eq!(cluster.read(0, counter), 600, "{fabric}");
+    });
+}
+
+fn call_waiting_for_memory_does_not_delay_others(fabric: &str) {
+    cluster(fabric, 2, true, |cluster| {
+        let held = cluster.held_memory(4096);
+        let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+        let mut caller = cluster.sharing();
+        let [load, add] = [LOAD, ADD].map(|text| register(&mut caller, text));
+        let places = [Site::Remote, Site::Local, Site::Remote, Site::Local];
+        for (round, runs) in (1..).zip(places) {
+            // A line that is not cached yet.
+            let word = GlobalAddress::from_bits(held.to_bits() + round * 512).unwrap();
+            let waits =
+                caller.invoke(&load, &parameters(&[word.to_bits()]), CallOptions::new().site(runs));
+            let waits = waits.unwrap().unwrap();
+            for _ in 0..50 {
+                let other = parameters(&[near.to_bits(), 1]);
+                caller.call(&add, &other, CallOptions::new().site(runs).timeout(LONG)).unwrap();
+            }
+            assert!(caller.poll(waits).is_none(), "{fabric} {runs:?}");
+            let answer = cluster.released(|| caller.wait(waits, LONG).unwrap());
+            assert_eq!(answer.result, 0, "{fabric} {runs:?}");
+        }
+        assert_eq!(cluster.read(1, near), 200, "{fabric}");
+    });
+}
+
+fn calls_that_hit_continue_while_more_wait_than_sessions_exist(fabric: &str) {
+    cluster(fabric, 2, true, |cluster| {
+        let held = cluster.held_memory(128 << 10);
+        let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+        let options = CallerOptions::default().slots(128);
+        let mut caller = Caller::connect(&cluster.fabrics[0], &cluster.address, &options).unwrap();
+        let [load, add, store] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
+        let mut waits = Vec::new();
+        for at in 0..100_u64 {
+            let words = parameters(&[held.to_bits() + at * 512, 1]);
+            let program = if at < 99 { &load } else { &store };
+            waits.push(caller.invoke(program, &words, CallOptions::new()).unwrap().unwrap());
+        }
+        for _ in 0..20 {
+            caller
+                .call(&add, &parameters(&[near.to_bits(), 1]), CallOptions::new().timeout(LONG))
+                .unwrap();
+        }
+        for ticket in &waits {
+            assert!(caller.poll(*ticket).is_none(), "{fabric}");
+        }
+        // Cancels half of them: calls that wait for a session, and calls that have one.
+        for ticket in waits.iter().step_by(2) {
+            let asked = caller.cancel(*ticket).unwrap().unwrap();
+            assert_eq!(caller.wait(asked, LONG).unwrap().result, 1);
+            let error = caller.wait(*ticket, LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
+        }
+        cluster.released(|| {
+            for ticket in waits.iter().skip(1).step_by(2) {
+                assert_eq!(caller.wait(*ticket, LONG).unwrap().result, 0, "{fabric}");
+            }
+            for at in [0, 40, 99] {
+                let words = parameters(&[held.to_bits() + at * 512]);
+                let seen =
+                    caller.call(&load, &words, CallOptions::new().timeout(LONG)).unwrap().result;
+                assert_eq!(seen, u64::from(at == 99), "{fabric} {at}");
+            }
+        });
+        assert_eq!(cluster.read(1, near), 20, "{fabric}");
+    });
 }
 
 /// Takes the next number from the counter in region 0 at the second parameter, and adds it to the word at the
@@ -639,210 +623,188 @@ const TAKE_AND_ADD: &str = "
 ";
 
 /// An executor next to the adapter: the host's memory is remote, its node is local.
-#[test]
-fn nic_executor_accesses_host_memory_and_global_memory() {
+fn nic_executor_accesses_host_memory_and_global_memory(fabric: &str) {
     const CALLS: u64 = 200;
-    for fabric in FABRICS {
-        cluster(fabric, 2, false, |cluster| {
-            let options = ServerOptions::default();
-            let (ours, name) = (&cluster.fabrics[0], format!("{}-beside", cluster.address));
-            let name = if fabric == "tcp" { "beside" } else { &name };
-            let mut near =
-                CallServer::listen_with_host(ours, name, &cluster.address, &options).unwrap();
-            near.serve_while(|near| !near.has_memory());
-            near.share(&cluster.nodes[0]).unwrap();
-            let (address, stop) = (near.address().unwrap(), AtomicBool::new(false));
-            let counter = cluster.nodes[1].session().unwrap().alloc_on(8, NodeId(1)).unwrap();
-            std::thread::scope(|scope| {
-                scope.spawn(|| near.serve(&stop));
-                let _stop = StopOnDrop(&stop);
-                // A caller of each executor, concurrently.
-                let callers = [&address, &cluster.address].map(|address| {
-                    let cluster = &*cluster;
-                    scope.spawn(move || {
-                        let fabric = &cluster.fabrics[0];
-                        let options = CallerOptions::default();
-                        let mut caller = Caller::connect(fabric, address, &options).unwrap();
-                        let program = register(&mut caller, TAKE_AND_ADD);
-                        let bytes = parameters(&[counter.to_bits(), 64]);
-                        let call = |_| {
-                            caller
-                                .call(&program, &bytes, CallOptions::new().timeout(LONG))
-                                .unwrap()
-                                .result
-                        };
-                        (0..CALLS).map(call).collect::<Vec<_>>()
-                    })
-                });
-                let mut taken: Vec<u64> =
-                    callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
-                taken.sort_unstable();
-                assert!(taken.into_iter().eq(0..2 * CALLS), "{fabric}");
-            });
-            assert_eq!(cluster.read(1, counter), (0..2 * CALLS).sum(), "{fabric}");
-        });
-    }
-}
-
-#[test]
-fn deadline_ends_a_call_waiting_for_memory_and_frees_its_session() {
-    for fabric in FABRICS {
-        cluster(fabric, 2, true, |cluster| {
-            let held = cluster.held_memory(64 << 10);
-            let mut caller = cluster.sharing();
-            let [load, add, spread] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
-            let soon = CallOptions::new().deadline(Duration::from_micros(200));
-            // More calls than sessions.
-            for round in 0..80_u64 {
-                let words = parameters(&[held.to_bits() + round % 50 * 512, 1]);
-                let program = [&load, &add, &spread][round as usize % 3];
-                let ticket = caller.invoke(program, &words, soon).unwrap().unwrap();
-                let error = caller.wait(ticket, LONG).unwrap_err();
-                assert_eq!(error.code, ErrorCode::DeadlinePassed, "{fabric} {error}");
-            }
-            let here = caller
-                .invoke(&load, &parameters(&[held.to_bits()]), CallOptions::new().site(Site::Local))
-                .unwrap()
-                .unwrap();
-            caller.turn().unwrap();
-            assert_eq!(caller.cancel(here).unwrap(), None);
-            let error = caller.wait(here, LONG).unwrap_err();
-            assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
-            cluster.released(|| {
-                let counter = held.to_bits() + 120 * 512;
-                for runs in [Site::Remote, Site::Local] {
-                    let words = parameters(&[counter, 10]);
-                    caller.call(&add, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
-                }
-                let seen = caller
-                    .call(&load, &parameters(&[counter]), CallOptions::new().timeout(LONG))
-                    .unwrap();
-                assert_eq!(seen.result, 20, "{fabric}");
-            });
-        });
-    }
-}
-
-#[test]
-fn bad_addresses_are_reported_and_the_executor_continues() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            let mut session = cluster.nodes[0].session().unwrap();
-            let mut caller = cluster.sharing();
-            for runs in [Site::Remote, Site::Local] {
-                for home in 0..3 {
-                    let freed = session.alloc_on(4096, NodeId(home)).unwrap();
-                    let good = session.alloc_on(4096, NodeId(home)).unwrap();
-                    let small = session.alloc_on(16, NodeId(home)).unwrap();
-                    result(&mut caller, runs, ADD, &[freed.to_bits(), 1]);
-                    session.free(freed).unwrap();
-                    let no_class = 15 << 42 | good.to_bits();
-                    let no_node = 77 << 48 | good.to_bits();
-                    let beyond = small.to_bits() + 16;
-                    for bad in [freed.to_bits(), no_class, no_node, beyond, EVER] {
-                        for text in [READ, WRITE] {
-                            let status = result(&mut caller, runs, text, &[bad, 1]);
-                            assert_eq!(
-                                status as i64, -1,
-                                "{fabric} {runs:?} {home} {bad:#x} {text}"
-                            );
-                        }
-                        for text in [LOAD, STORE, ADD, SWAP] {
-                            let error = call(&mut caller, runs, text, &[bad, 1]).unwrap_err();
-                            let said = format!("{fabric} {runs:?} {bad:#x} {text}: {error}");
-                            assert_eq!(error.code, ErrorCode::CallStopped, "{said}");
-                            assert!(error.detail.contains("address"), "{said}");
-                        }
-                    }
-                    let odd = good.to_bits() + 4;
-                    for text in [ADD, SWAP] {
-                        let error = call(&mut caller, runs, text, &[odd, 1]).unwrap_err();
-                        assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
-                        assert!(error.detail.contains("aligned"), "{error}");
-                    }
-                    // Loads and stores may be unaligned, and cross the end of a line.
-                    let across = good.to_bits() + 508;
-                    result(&mut caller, runs, STORE, &[across, 0x0102_0304_0506_0708]);
-                    let seen = result(&mut caller, runs, LOAD, &[across]);
-                    assert_eq!(seen, 0x0102_0304_0506_0708, "{fabric} {runs:?}");
-                    session.free(good).unwrap();
-                    session.free(small).unwrap();
-                }
-            }
-        });
-    }
-}
-
-#[test]
-fn memory_of_a_departed_node_is_lost_and_the_rest_remains() {
-    for fabric in FABRICS {
-        cluster(fabric, 3, false, |cluster| {
-            let mut session = cluster.nodes[0].session().unwrap();
-            let [gone, cached, stays] =
-                [2, 2, 0].map(|home| session.alloc_on(8, NodeId(home)).unwrap());
-            let mut caller = cluster.sharing();
-            for runs in [Site::Remote, Site::Local] {
-                result(&mut caller, runs, ADD, &[cached.to_bits(), 1]);
-            }
-            cluster.nodes.pop().unwrap().leave().unwrap();
-            for node in &cluster.nodes {
-                while node.members().iter().filter(|member| member.alive).count() > 2 {
-                    std::thread::yield_now();
-                }
-            }
-            for runs in [Site::Remote, Site::Local] {
-                for lost in [gone, cached] {
-                    for text in [READ, WRITE] {
-                        let status = result(&mut caller, runs, text, &[lost.to_bits()]);
-                        assert_eq!(status as i64, -7, "{fabric} {runs:?} {text}");
-                    }
-                    for text in [LOAD, STORE, ADD] {
-                        let error =
-                            call(&mut caller, runs, text, &[lost.to_bits(), 1]).unwrap_err();
-                        assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {runs:?} {error}");
-                    }
-                }
-                result(&mut caller, runs, ADD, &[stays.to_bits(), 5]);
-            }
-            assert_eq!(cluster.read(0, stays), 10, "{fabric}");
-        });
-    }
-}
-
-#[test]
-fn calls_waiting_for_a_departing_node_fail() {
-    for fabric in FABRICS {
-        cluster(fabric, 2, true, |cluster| {
-            let held = cluster.held_memory(4096);
-            let mut caller = cluster.sharing();
-            let [load, spread, read] = [LOAD, SPREAD, READ].map(|text| register(&mut caller, text));
-            let mut waits = Vec::new();
-            for runs in [Site::Remote, Site::Local] {
-                for program in [&load, &spread, &read] {
-                    let words = parameters(&[held.to_bits(), 1]);
-                    waits.push(
+    cluster(fabric, 2, false, |cluster| {
+        let options = ServerOptions::default();
+        let (ours, name) = (&cluster.fabrics[0], format!("{}-beside", cluster.address));
+        let name = if fabric == "tcp" { "beside" } else { &name };
+        let mut near =
+            CallServer::listen_with_host(ours, name, &cluster.address, &options).unwrap();
+        near.serve_while(|near| !near.has_memory());
+        near.share(&cluster.nodes[0]).unwrap();
+        let (address, stop) = (near.address().unwrap(), AtomicBool::new(false));
+        let counter = cluster.nodes[1].session().unwrap().alloc_on(8, NodeId(1)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| near.serve(&stop));
+            let _stop = StopOnDrop(&stop);
+            // A caller of each executor, concurrently.
+            let callers = [&address, &cluster.address].map(|address| {
+                let cluster = &*cluster;
+                scope.spawn(move || {
+                    let fabric = &cluster.fabrics[0];
+                    let options = CallerOptions::default();
+                    let mut caller = Caller::connect(fabric, address, &options).unwrap();
+                    let program = register(&mut caller, TAKE_AND_ADD);
+                    let bytes = parameters(&[counter.to_bits(), 64]);
+                    let call = |_| {
                         caller
-                            .invoke(program, &words, CallOptions::new().site(runs))
+                            .call(&program, &bytes, CallOptions::new().timeout(LONG))
                             .unwrap()
-                            .unwrap(),
-                    );
-                }
-            }
-            for _ in 0..100 {
-                caller.turn().unwrap();
-            }
-            assert!(waits.iter().all(|ticket| caller.poll(*ticket).is_none()), "{fabric}");
-            cluster.held.take().unwrap().leave().unwrap();
-            for three in waits.chunks(3) {
-                for ticket in &three[..2] {
-                    let error = caller.wait(*ticket, LONG).unwrap_err();
-                    assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
-                }
-                let answer = caller.wait(three[2], LONG).unwrap();
-                assert_eq!(answer.result as i64, -7, "{fabric}");
-            }
+                            .result
+                    };
+                    (0..CALLS).map(call).collect::<Vec<_>>()
+                })
+            });
+            let mut taken: Vec<u64> =
+                callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
+            taken.sort_unstable();
+            assert!(taken.into_iter().eq(0..2 * CALLS), "{fabric}");
         });
-    }
+        assert_eq!(cluster.read(1, counter), (0..2 * CALLS).sum(), "{fabric}");
+    });
+}
+
+fn deadline_ends_a_call_waiting_for_memory_and_frees_its_session(fabric: &str) {
+    cluster(fabric, 2, true, |cluster| {
+        let held = cluster.held_memory(64 << 10);
+        let mut caller = cluster.sharing();
+        let [load, add, spread] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
+        let soon = CallOptions::new().deadline(Duration::from_micros(200));
+        // More calls than sessions.
+        for round in 0..80_u64 {
+            let words = parameters(&[held.to_bits() + round % 50 * 512, 1]);
+            let program = [&load, &add, &spread][round as usize % 3];
+            let ticket = caller.invoke(program, &words, soon).unwrap().unwrap();
+            let error = caller.wait(ticket, LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::DeadlinePassed, "{fabric} {error}");
+        }
+        let here = caller
+            .invoke(&load, &parameters(&[held.to_bits()]), CallOptions::new().site(Site::Local))
+            .unwrap()
+            .unwrap();
+        caller.turn().unwrap();
+        assert_eq!(caller.cancel(here).unwrap(), None);
+        let error = caller.wait(here, LONG).unwrap_err();
+        assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
+        cluster.released(|| {
+            let counter = held.to_bits() + 120 * 512;
+            for runs in [Site::Remote, Site::Local] {
+                let words = parameters(&[counter, 10]);
+                caller.call(&add, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
+            }
+            let seen = caller
+                .call(&load, &parameters(&[counter]), CallOptions::new().timeout(LONG))
+                .unwrap();
+            assert_eq!(seen.result, 20, "{fabric}");
+        });
+    });
+}
+
+fn bad_addresses_are_reported_and_the_executor_continues(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        let mut session = cluster.nodes[0].session().unwrap();
+        let mut caller = cluster.sharing();
+        for runs in [Site::Remote, Site::Local] {
+            for home in 0..3 {
+                let freed = session.alloc_on(4096, NodeId(home)).unwrap();
+                let good = session.alloc_on(4096, NodeId(home)).unwrap();
+                let small = session.alloc_on(16, NodeId(home)).unwrap();
+                result(&mut caller, runs, ADD, &[freed.to_bits(), 1]);
+                session.free(freed).unwrap();
+                let no_class = 15 << 42 | good.to_bits();
+                let no_node = 77 << 48 | good.to_bits();
+                let beyond = small.to_bits() + 16;
+                for bad in [freed.to_bits(), no_class, no_node, beyond, EVER] {
+                    for text in [READ, WRITE] {
+                        let status = result(&mut caller, runs, text, &[bad, 1]);
+                        assert_eq!(status as i64, -1, "{fabric} {runs:?} {home} {bad:#x} {text}");
+                    }
+                    for text in [LOAD, STORE, ADD, SWAP] {
+                        let error = call(&mut caller, runs, text, &[bad, 1]).unwrap_err();
+                        let said = format!("{fabric} {runs:?} {bad:#x} {text}: {error}");
+                        assert_eq!(error.code, ErrorCode::CallStopped, "{said}");
+                        assert!(error.detail.contains("address"), "{said}");
+                    }
+                }
+                let odd = good.to_bits() + 4;
+                for text in [ADD, SWAP] {
+                    let error = call(&mut caller, runs, text, &[odd, 1]).unwrap_err();
+                    assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
+                    assert!(error.detail.contains("aligned"), "{error}");
+                }
+                // Loads and stores may be unaligned, and cross the end of a line.
+                let across = good.to_bits() + 508;
+                result(&mut caller, runs, STORE, &[across, 0x0102_0304_0506_0708]);
+                let seen = result(&mut caller, runs, LOAD, &[across]);
+                assert_eq!(seen, 0x0102_0304_0506_0708, "{fabric} {runs:?}");
+                session.free(good).unwrap();
+                session.free(small).unwrap();
+            }
+        }
+    });
+}
+
+fn memory_of_a_departed_node_is_lost_and_the_rest_remains(fabric: &str) {
+    cluster(fabric, 3, false, |cluster| {
+        let mut session = cluster.nodes[0].session().unwrap();
+        let [gone, cached, stays] =
+            [2, 2, 0].map(|home| session.alloc_on(8, NodeId(home)).unwrap());
+        let mut caller = cluster.sharing();
+        for runs in [Site::Remote, Site::Local] {
+            result(&mut caller, runs, ADD, &[cached.to_bits(), 1]);
+        }
+        cluster.nodes.pop().unwrap().leave().unwrap();
+        for node in &cluster.nodes {
+            while node.members().iter().filter(|member| member.alive).count() > 2 {
+                std::thread::yield_now();
+            }
+        }
+        for runs in [Site::Remote, Site::Local] {
+            for lost in [gone, cached] {
+                for text in [READ, WRITE] {
+                    let status = result(&mut caller, runs, text, &[lost.to_bits()]);
+                    assert_eq!(status as i64, -7, "{fabric} {runs:?} {text}");
+                }
+                for text in [LOAD, STORE, ADD] {
+                    let error = call(&mut caller, runs, text, &[lost.to_bits(), 1]).unwrap_err();
+                    assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {runs:?} {error}");
+                }
+            }
+            result(&mut caller, runs, ADD, &[stays.to_bits(), 5]);
+        }
+        assert_eq!(cluster.read(0, stays), 10, "{fabric}");
+    });
+}
+
+fn calls_waiting_for_a_departing_node_fail(fabric: &str) {
+    cluster(fabric, 2, true, |cluster| {
+        let held = cluster.held_memory(4096);
+        let mut caller = cluster.sharing();
+        let [load, spread, read] = [LOAD, SPREAD, READ].map(|text| register(&mut caller, text));
+        let mut waits = Vec::new();
+        for runs in [Site::Remote, Site::Local] {
+            for program in [&load, &spread, &read] {
+                let words = parameters(&[held.to_bits(), 1]);
+                waits.push(
+                    caller.invoke(program, &words, CallOptions::new().site(runs)).unwrap().unwrap(),
+                );
+            }
+        }
+        for _ in 0..100 {
+            caller.turn().unwrap();
+        }
+        assert!(waits.iter().all(|ticket| caller.poll(*ticket).is_none()), "{fabric}");
+        cluster.held.take().unwrap().leave().unwrap();
+        for three in waits.chunks(3) {
+            for ticket in &three[..2] {
+                let error = caller.wait(*ticket, LONG).unwrap_err();
+                assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
+            }
+            let answer = caller.wait(three[2], LONG).unwrap();
+            assert_eq!(answer.result as i64, -7, "{fabric}");
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Peers that violate the protocol: each loses its link, without effect on others.
 
-use crate::over::{Ends, FABRICS, over};
+use crate::over::{Ends, over};
 use crate::programs::{LIST_SEARCH, parameters};
 use farside::call::{CallOptions, CallerOptions, ServerOptions};
 use farside_base::{
@@ -8,6 +8,13 @@ use farside_base::{
 };
 use farside_fabric::{LinkEvent, Port, PortSpec};
 use std::time::Duration;
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    junk_hello_is_refused_with_a_reason
+    invalid_requests_close_their_link
+    peer_without_receives_does_not_delay_others
+    session_of_another_caller_cannot_be_guessed
+)}
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -75,31 +82,28 @@ impl Peer {
 }
 
 /// Runs an attack next to a caller whose calls are answered before and after it.
-fn beside(attack: impl Fn(&Ends, &mut Peer)) {
-    for fabric in FABRICS {
-        over(fabric, &ServerOptions::default(), |ends| {
-            let mut caller = ends.caller(&CallerOptions::default());
-            let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            let mut call = || {
-                caller
-                    .call(&search, &parameters(&[0, 1]), CallOptions::new().timeout(LONG))
-                    .unwrap()
-                    .result
-            };
-            assert_eq!(call(), 0);
-            let mut peer = Peer::new(ends);
-            attack(ends, &mut peer);
-            assert_eq!(call(), 0, "{fabric}");
-            drop(peer);
-            ends.until(|counts| counts.sessions == 1);
-            assert_eq!(call(), 0, "{fabric}");
-        });
-    }
+fn beside(fabric: &str, attack: impl Fn(&Ends, &mut Peer)) {
+    over(fabric, &ServerOptions::default(), |ends| {
+        let mut caller = ends.caller(&CallerOptions::default());
+        let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+        let mut call = || {
+            caller
+                .call(&search, &parameters(&[0, 1]), CallOptions::new().timeout(LONG))
+                .unwrap()
+                .result
+        };
+        assert_eq!(call(), 0);
+        let mut peer = Peer::new(ends);
+        attack(ends, &mut peer);
+        assert_eq!(call(), 0, "{fabric}");
+        drop(peer);
+        ends.until(|counts| counts.sessions == 1);
+        assert_eq!(call(), 0, "{fabric}");
+    });
 }
 
-#[test]
-fn junk_hello_is_refused_with_a_reason() {
-    beside(|ends, peer| {
+fn junk_hello_is_refused_with_a_reason(fabric: &str) {
+    beside(fabric, |ends, peer| {
         let good = hello(1, 9);
         for junk in [&b""[..], b"FSRC", &[0xff; 300], &good[1..], &good[..good.len() - 1]] {
             assert_eq!(peer.connect(ends, junk), None);
@@ -113,8 +117,7 @@ fn junk_hello_is_refused_with_a_reason() {
     });
 }
 
-#[test]
-fn invalid_requests_close_their_link() {
+fn invalid_requests_close_their_link(fabric: &str) {
     let requests: &[(u32, &[u8])] = &[
         (0, b""),
         (u32::MAX, b""),
@@ -132,7 +135,7 @@ fn invalid_requests_close_their_link() {
         (header(0, 1, 5), &[1; 8]),   // cancels no request
         (header(0, 1, 6), &[]),       // topic missing
     ];
-    beside(|ends, peer| {
+    beside(fabric, |ends, peer| {
         for (at, (header, body)) in (0..).zip(requests) {
             let link = peer.connect(ends, &hello(1, at)).unwrap();
             peer.send(link, *header, body);
@@ -145,9 +148,8 @@ fn invalid_requests_close_their_link() {
     });
 }
 
-#[test]
-fn peer_without_receives_does_not_delay_others() {
-    beside(|ends, peer| {
+fn peer_without_receives_does_not_delay_others(fabric: &str) {
+    beside(fabric, |ends, peer| {
         let link = peer.connect(ends, &hello(1, 5)).unwrap();
         for slot in 0..4 {
             // Each is answered with "no such program", without a receive for it. Some fabrics keep such messages,
@@ -157,9 +159,8 @@ fn peer_without_receives_does_not_delay_others() {
     });
 }
 
-#[test]
-fn session_of_another_caller_cannot_be_guessed() {
-    beside(|ends, peer| {
+fn session_of_another_caller_cannot_be_guessed(fabric: &str) {
+    beside(fabric, |ends, peer| {
         for session in 0..32 {
             // Each opens a new session: none has a program, none is resumed.
             let link = peer.connect(ends, &hello(1, session)).unwrap();

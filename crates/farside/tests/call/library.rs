@@ -1,13 +1,17 @@
 //! The library of calls over every fabric, run remotely and locally.
 
 use super::{LONG, list};
-use crate::over::{Ends, FABRICS, over};
+use crate::over::{Ends, over};
 use farside::call::rmc::helpers::{crc32c, status};
 use farside::call::rmc::library::{
     Change, Checksum, HostWord, LibraryEntry, ListSearch, LogAppend, MultiCas, MultiRead,
     VersionedPiece,
 };
 use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, ServerOptions, Site};
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    library_works_at_every_site
+)}
 
 const WORDS: u64 = 8 << 10;
 const LOG: u64 = 16 << 10;
@@ -66,15 +70,12 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Site, round: u64) {
     assert_eq!(answer.result, u64::from(crc32c(b"record", 0)));
 }
 
-#[test]
-fn library_works_at_every_site() {
-    for fabric in FABRICS {
-        over(fabric, &ServerOptions::default(), |ends| {
-            let mut caller = ends.caller(&CallerOptions::default());
-            put(ends, LOG, &[0]);
-            for (round, runs) in (0..).zip([Site::Remote, Site::Local, Site::Remote, Site::Local]) {
-                all(ends, &mut caller, runs, round);
-            }
-        });
-    }
+fn library_works_at_every_site(fabric: &str) {
+    over(fabric, &ServerOptions::default(), |ends| {
+        let mut caller = ends.caller(&CallerOptions::default());
+        put(ends, LOG, &[0]);
+        for (round, runs) in (0..).zip([Site::Remote, Site::Local, Site::Remote, Site::Local]) {
+            all(ends, &mut caller, runs, round);
+        }
+    });
 }

@@ -8,8 +8,6 @@ use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub(crate) const FABRICS: [&str; 3] = ["mem", "shm", "tcp"];
-
 /// The executor's present counts.
 pub(crate) struct Counts {
     pub(crate) sessions: usize,

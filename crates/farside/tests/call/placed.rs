@@ -1,6 +1,6 @@
 //! A caller with several places, over every fabric.
 
-use crate::over::{FABRICS, over, pair};
+use crate::over::{over, pair};
 use crate::programs::{COUNT_OWN, COUNT_SHARED, LIST_SEARCH, parameters};
 use farside::call::{
     CallOptions, CallServer, Caller, CallerOptions, ChoiceReason, LearningOptions, PlaceModel,
@@ -13,6 +13,15 @@ use farside_fabric::{Fabric, FaultFabric, FaultPlan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    call_runs_at_least_cost_and_reports_the_reason
+    state_stays_at_its_first_place_and_each_call_counts_once
+    state_does_not_move_when_another_place_becomes_cheaper
+    concurrent_first_calls_share_one_place
+    call_fails_while_its_state_is_unreachable
+    call_resumes_at_its_state_after_reconnect
+)}
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -47,37 +56,34 @@ fn node(ends: &crate::over::Ends) {
     ends.memory.write(64, &words.concat()).unwrap();
 }
 
-#[test]
-fn call_runs_at_least_cost_and_reports_the_reason() {
-    for fabric in FABRICS {
-        over(fabric, &ServerOptions::default(), |ends| {
-            node(ends);
-            let caller = ends.caller(&CallerOptions::default());
-            let mut placed = placed(ends, caller, LearningOptions::default());
-            let search = placed.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            let bytes = parameters(&[64, 1]);
-            for (hint, name) in [(1, "here"), (100, "there")] {
-                let end = placed.call(search, &bytes, call_of(hint)).unwrap();
-                assert_eq!((end.answer.result, end.choice.name.as_ref()), (100, name), "{fabric}");
-                assert_eq!(end.choice.why, ChoiceReason::Model);
-            }
-            placed.placement().pin(Some(1));
-            let end = placed.call(search, &bytes, call_of(1)).unwrap();
-            assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", ChoiceReason::Pinned));
-            placed.placement().pin(None);
-            // All further calls return the same, at any place.
-            for _ in 0..200 {
-                let ticket = placed.begin(search, &bytes, call_of(1)).unwrap().unwrap();
-                let end = loop {
-                    placed.turn().unwrap();
-                    if let Some(end) = placed.poll(ticket) {
-                        break end.unwrap();
-                    }
-                };
-                assert_eq!(end.answer.result, 100, "{fabric}");
-            }
-        });
-    }
+fn call_runs_at_least_cost_and_reports_the_reason(fabric: &str) {
+    over(fabric, &ServerOptions::default(), |ends| {
+        node(ends);
+        let caller = ends.caller(&CallerOptions::default());
+        let mut placed = placed(ends, caller, LearningOptions::default());
+        let search = placed.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+        let bytes = parameters(&[64, 1]);
+        for (hint, name) in [(1, "here"), (100, "there")] {
+            let end = placed.call(search, &bytes, call_of(hint)).unwrap();
+            assert_eq!((end.answer.result, end.choice.name.as_ref()), (100, name), "{fabric}");
+            assert_eq!(end.choice.why, ChoiceReason::Model);
+        }
+        placed.placement().pin(Some(1));
+        let end = placed.call(search, &bytes, call_of(1)).unwrap();
+        assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", ChoiceReason::Pinned));
+        placed.placement().pin(None);
+        // All further calls return the same, at any place.
+        for _ in 0..200 {
+            let ticket = placed.begin(search, &bytes, call_of(1)).unwrap().unwrap();
+            let end = loop {
+                placed.turn().unwrap();
+                if let Some(end) = placed.poll(ticket) {
+                    break end.unwrap();
+                }
+            };
+            assert_eq!(end.answer.result, 100, "{fabric}");
+        }
+    });
 }
 
 #[test]
@@ -225,79 +231,70 @@ impl Three {
     }
 }
 
-#[test]
-fn state_stays_at_its_first_place_and_each_call_counts_once() {
-    for fabric in FABRICS {
-        let firsts = [
-            (None, None, 1, (NIC, ChoiceReason::Model)),
-            (None, None, 100, (HOST, ChoiceReason::Model)),
-            (Some(HOST), None, 1, (HOST, ChoiceReason::Pinned)),
-            (None, Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
-            (Some(HERE), Some(NIC), 100, (NIC, ChoiceReason::StateThere)),
-            (Some(NIC), Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
-        ];
-        for (pinned, told, hint, (place, why)) in firsts {
-            let mut three = Three::new(fabric);
+fn state_stays_at_its_first_place_and_each_call_counts_once(fabric: &str) {
+    let firsts = [
+        (None, None, 1, (NIC, ChoiceReason::Model)),
+        (None, None, 100, (HOST, ChoiceReason::Model)),
+        (Some(HOST), None, 1, (HOST, ChoiceReason::Pinned)),
+        (None, Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
+        (Some(HERE), Some(NIC), 100, (NIC, ChoiceReason::StateThere)),
+        (Some(NIC), Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
+    ];
+    for (pinned, told, hint, (place, why)) in firsts {
+        let mut three = Three::new(fabric);
+        three.placed.placement().pin(pinned);
+        if let Some(told) = told {
+            three.placed.bind(three.count, told).unwrap();
+        }
+        assert_eq!(three.placed.bound(three.count), told);
+        assert_eq!(three.count(hint), (1, place, why), "{fabric} {pinned:?} {told:?} {hint}");
+        assert_eq!(three.placed.bound(three.count), Some(place));
+        let mut counted = 1;
+        for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
             three.placed.placement().pin(pinned);
-            if let Some(told) = told {
-                three.placed.bind(three.count, told).unwrap();
+            for hint in [1, 100, 1, 100] {
+                counted += 1;
+                let expected = (counted, place, ChoiceReason::StateThere);
+                assert_eq!(three.count(hint), expected, "{fabric} {pinned:?} {hint}");
             }
-            assert_eq!(three.placed.bound(three.count), told);
-            assert_eq!(three.count(hint), (1, place, why), "{fabric} {pinned:?} {told:?} {hint}");
-            assert_eq!(three.placed.bound(three.count), Some(place));
-            let mut counted = 1;
-            for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
-                three.placed.placement().pin(pinned);
-                for hint in [1, 100, 1, 100] {
-                    counted += 1;
-                    let expected = (counted, place, ChoiceReason::StateThere);
-                    assert_eq!(three.count(hint), expected, "{fabric} {pinned:?} {hint}");
-                }
-            }
-            assert_eq!(three.counted(place), counted, "{fabric}");
-            assert_eq!(three.counted(HOST + NIC - place), 0, "{fabric}: at the other executor");
         }
+        assert_eq!(three.counted(place), counted, "{fabric}");
+        assert_eq!(three.counted(HOST + NIC - place), 0, "{fabric}: at the other executor");
     }
 }
 
-#[test]
-fn state_does_not_move_when_another_place_becomes_cheaper() {
-    for fabric in FABRICS {
-        let mut three = Three::new(fabric);
-        assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
-        let dear = Prices { client_core: 1e6, nic_core: 1e6, ..Prices::LATENCY };
-        three.placed.placement().set_prices(dear);
-        let search = three.call(three.search, 1).unwrap();
-        assert_eq!(search.choice.place, HOST, "{fabric}: a program without state moves");
-        for counted in 2..100 {
-            let end = three.call(three.count, 1).unwrap();
-            let (cost, other) = (end.choice.expected_cost, end.choice.other.clone());
-            let (name, other_cost) = other.expect("the host's");
-            assert!(name.as_ref() == "host" && other_cost < cost, "{fabric} {}", end.choice);
-            assert_eq!((end.answer.result, end.choice.place), (counted, NIC), "{fabric}");
-            assert_eq!(end.choice.why, ChoiceReason::StateThere);
-        }
-        // The model predicts 11 us; the measurement replaces it, whatever it was.
+fn state_does_not_move_when_another_place_becomes_cheaper(fabric: &str) {
+    let mut three = Three::new(fabric);
+    assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
+    let dear = Prices { client_core: 1e6, nic_core: 1e6, ..Prices::LATENCY };
+    three.placed.placement().set_prices(dear);
+    let search = three.call(three.search, 1).unwrap();
+    assert_eq!(search.choice.place, HOST, "{fabric}: a program without state moves");
+    for counted in 2..100 {
         let end = three.call(three.count, 1).unwrap();
-        assert!((end.choice.expected_ns - 11_000.0).abs() > 1e-6, "{fabric} {}", end.choice);
+        let (cost, other) = (end.choice.expected_cost, end.choice.other.clone());
+        let (name, other_cost) = other.expect("the host's");
+        assert!(name.as_ref() == "host" && other_cost < cost, "{fabric} {}", end.choice);
+        assert_eq!((end.answer.result, end.choice.place), (counted, NIC), "{fabric}");
+        assert_eq!(end.choice.why, ChoiceReason::StateThere);
     }
+    // The model predicts 11 us; the measurement replaces it, whatever it was.
+    let end = three.call(three.count, 1).unwrap();
+    assert!((end.choice.expected_ns - 11_000.0).abs() > 1e-6, "{fabric} {}", end.choice);
 }
 
-#[test]
-fn concurrent_first_calls_share_one_place() {
-    for fabric in FABRICS {
-        let mut three = Three::new(fabric);
-        let hints = [1, 100, 1, 100];
-        let tickets = hints.map(|hint| three.begin(three.count, hint).unwrap().unwrap());
-        assert_eq!(three.begin(three.count, 100).unwrap(), None, "{fabric}: not at the host");
-        let mut results = tickets.map(|ticket| {
-            let end = three.end(ticket).unwrap();
-            assert_eq!(end.choice.place, NIC, "{fabric}");
-            end.answer.result
-        });
-        results.sort_unstable();
-        assert_eq!(results, [1, 2, 3, 4], "{fabric}");
-    }
+fn concurrent_first_calls_share_one_place(fabric: &str) {
+    let mut three = Three::new(fabric);
+    let hints = [1, 100, 1, 100];
+    let tickets = hints.map(|hint| three.begin(three.count, hint).unwrap().unwrap());
+    assert_eq!(three.begin(three.count, 100).unwrap(), None, "{fabric}: not at the host");
+    let mut results = tickets.map(|ticket| {
+        let end = three.end(ticket).unwrap();
+        assert_eq!(end.choice.place, NIC, "{fabric}");
+        end.answer.result
+    });
+    results.sort_unstable();
+    assert_eq!(results, [1, 2, 3, 4], "{fabric}");
 }
 
 #[test]
@@ -362,67 +359,61 @@ fn state_cannot_be_bound_to_a_local_place_or_to_two_places() {
     assert_eq!(another.placed.bound(third), None);
 }
 
-#[test]
-fn call_fails_while_its_state_is_unreachable() {
-    for fabric in FABRICS {
-        let mut three = Three::new(fabric);
-        assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
-        three.servers[NIC] = None;
-        // A call begun before the loss is detected fails with it.
-        let lost = three.call(three.count, 1).unwrap_err();
-        assert_eq!(lost.code, ErrorCode::PeerLost, "{fabric} {lost}");
-        for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
-            three.placed.placement().pin(pinned);
-            let again = three.begin(three.count, 100).unwrap_err();
-            assert_eq!(again.code, ErrorCode::PeerLost, "{fabric} {again}");
-            let text = "its state is at `nic`, which is out of reach";
-            assert!(again.detail.contains(text), "{fabric} {again}");
-        }
-        assert_eq!(three.placed.bound(three.count), Some(NIC));
-        three.placed.placement().pin(None);
-        let search = three.call(three.search, 100).unwrap();
-        assert_eq!(search.choice.place, HOST, "{fabric}: other programs continue");
-        assert_eq!(three.counted(HOST), 0, "{fabric}");
+fn call_fails_while_its_state_is_unreachable(fabric: &str) {
+    let mut three = Three::new(fabric);
+    assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
+    three.servers[NIC] = None;
+    // A call begun before the loss is detected fails with it.
+    let lost = three.call(three.count, 1).unwrap_err();
+    assert_eq!(lost.code, ErrorCode::PeerLost, "{fabric} {lost}");
+    for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
+        three.placed.placement().pin(pinned);
+        let again = three.begin(three.count, 100).unwrap_err();
+        assert_eq!(again.code, ErrorCode::PeerLost, "{fabric} {again}");
+        let text = "its state is at `nic`, which is out of reach";
+        assert!(again.detail.contains(text), "{fabric} {again}");
     }
+    assert_eq!(three.placed.bound(three.count), Some(NIC));
+    three.placed.placement().pin(None);
+    let search = three.call(three.search, 100).unwrap();
+    assert_eq!(search.choice.place, HOST, "{fabric}: other programs continue");
+    assert_eq!(three.counted(HOST), 0, "{fabric}");
 }
 
-#[test]
-fn call_resumes_at_its_state_after_reconnect() {
-    for fabric in FABRICS {
-        let (there, here) = pair(fabric);
-        // Each caller's link is lost once, at some point among the calls.
-        let plan = FaultPlan { lose_link_at: Some(100), ..FaultPlan::default() };
-        let here: Arc<dyn Fabric> = Arc::new(FaultFabric::new(here, plan));
-        let mut three = Three::on((there, here), Some(LONG));
-        three.placed.bind(three.count, NIC).unwrap();
-        let (mut in_flight, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
-        while results.len() < 200 {
-            // The link may be lost when a call begins; the next poll reconnects it.
-            three.placed.turn().unwrap();
-            match three.begin(three.count, 1) {
-                Ok(ticket) => in_flight.extend(ticket),
-                Err(error) => {
-                    assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
-                    refused += 1;
-                }
+fn call_resumes_at_its_state_after_reconnect(fabric: &str) {
+    let (there, here) = pair(fabric);
+    // Each caller's link is lost once, at some point among the calls.
+    let plan = FaultPlan { lose_link_at: Some(100), ..FaultPlan::default() };
+    let here: Arc<dyn Fabric> = Arc::new(FaultFabric::new(here, plan));
+    let mut three = Three::on((there, here), Some(LONG));
+    three.placed.bind(three.count, NIC).unwrap();
+    let (mut in_flight, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
+    while results.len() < 200 {
+        // The link may be lost when a call begins; the next poll reconnects it.
+        three.placed.turn().unwrap();
+        match three.begin(three.count, 1) {
+            Ok(ticket) => in_flight.extend(ticket),
+            Err(error) => {
+                assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
+                refused += 1;
             }
-            turn(&mut three.servers);
-            in_flight.retain(|ticket| match three.placed.poll(*ticket) {
-                Some(end) => {
-                    let end = end.unwrap();
-                    assert_eq!(end.choice.place, NIC, "{fabric}");
-                    results.push(end.answer.result);
-                    false
-                }
-                None => true,
-            });
         }
-        for ticket in in_flight {
-            results.push(three.end(ticket).unwrap().answer.result);
-        }
-        results.sort_unstable();
-        assert!(results.iter().copied().eq(1..=results.len() as u64), "{fabric} {results:?}");
-        assert!(refused > 0, "{fabric}: it was out of reach");
-        assert_eq!(three.counted(HOST), 0, "{fabric}");
+        turn(&mut three.servers);
+        in_flight.retain(|ticket| match three.placed.poll(*ticket) {
+            Some(end) => {
+                let end = end.unwrap();
+                assert_eq!(end.choice.place, NIC, "{fabric}");
+                results.push(end.answer.result);
+                false
+            }
+            None => true,
+        });
     }
+    for ticket in in_flight {
+        results.push(three.end(ticket).unwrap().answer.result);
+    }
+    results.sort_unstable();
+    assert!(results.iter().copied().eq(1..=results.len() as u64), "{fabric} {results:?}");
+    assert!(refused > 0, "{fabric}: it was out of reach");
+    assert_eq!(three.counted(HOST), 0, "{fabric}");
 }

@@ -1,6 +1,6 @@
 //! Words of lent regions, which machine code loads directly if permitted.
 
-use crate::over::{FABRICS, pair};
+use crate::over::pair;
 use crate::programs::parameters;
 use farside::call::{CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions};
 use farside::{Error, ErrorCode};
@@ -8,6 +8,11 @@ use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, RegionSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    loads_reach_every_byte_of_the_region_and_no_others
+    long_call_sees_changes_of_its_regions
+)}
 
 /// Returns the word of a region at an offset.
 const WORD: &str = "
@@ -114,63 +119,57 @@ fn denied(end: Result<u64, Error>) {
     assert!(error.detail.contains("may not"), "{error}");
 }
 
-#[test]
-fn loads_reach_every_byte_of_the_region_and_no_others() {
-    for fabric in FABRICS {
-        let mut both = Both::over(fabric);
-        let word = both.register(WORD);
-        let memory = both.server.make_region(3, 45, Access::ALL).unwrap();
-        let bytes: Vec<u8> = (1..=45).collect();
-        memory.write(0, &bytes).unwrap();
-        for at in 0..=37 {
-            let expected = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-            assert_eq!(both.call(&word, &[3, at as u64]), Ok(expected), "{fabric} {at}");
-        }
-        for at in [38, 44, 45, 64, u64::MAX - 7, u64::MAX] {
-            denied(both.call(&word, &[3, at]));
-        }
-        for region in [0, 2, 4, 255, 256, u64::MAX] {
-            denied(both.call(&word, &[region, 0]));
-        }
-        let spec = |access| RegionSpec { bytes: 64, access, kind: RegionKind::Memory };
-        // A region lent without the right to read, and one that replaces another.
-        let other = both.fabric.register(&spec(Access::WRITE)).unwrap();
-        both.server.lend(3, &other);
-        denied(both.call(&word, &[3, 0]));
-        let other = both.fabric.register(&spec(Access::READ)).unwrap();
-        other.arena.write(56, &7_u64.to_le_bytes()).unwrap();
-        both.server.lend(3, &other);
-        assert_eq!(both.call(&word, &[3, 56]), Ok(7));
-        both.server.take_back(3).unwrap();
-        denied(both.call(&word, &[3, 0]));
+fn loads_reach_every_byte_of_the_region_and_no_others(fabric: &str) {
+    let mut both = Both::over(fabric);
+    let word = both.register(WORD);
+    let memory = both.server.make_region(3, 45, Access::ALL).unwrap();
+    let bytes: Vec<u8> = (1..=45).collect();
+    memory.write(0, &bytes).unwrap();
+    for at in 0..=37 {
+        let expected = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!(both.call(&word, &[3, at as u64]), Ok(expected), "{fabric} {at}");
     }
+    for at in [38, 44, 45, 64, u64::MAX - 7, u64::MAX] {
+        denied(both.call(&word, &[3, at]));
+    }
+    for region in [0, 2, 4, 255, 256, u64::MAX] {
+        denied(both.call(&word, &[region, 0]));
+    }
+    let spec = |access| RegionSpec { bytes: 64, access, kind: RegionKind::Memory };
+    // A region lent without the right to read, and one that replaces another.
+    let other = both.fabric.register(&spec(Access::WRITE)).unwrap();
+    both.server.lend(3, &other);
+    denied(both.call(&word, &[3, 0]));
+    let other = both.fabric.register(&spec(Access::READ)).unwrap();
+    other.arena.write(56, &7_u64.to_le_bytes()).unwrap();
+    both.server.lend(3, &other);
+    assert_eq!(both.call(&word, &[3, 56]), Ok(7));
+    both.server.take_back(3).unwrap();
+    denied(both.call(&word, &[3, 0]));
 }
 
-#[test]
-fn long_call_sees_changes_of_its_regions() {
+fn long_call_sees_changes_of_its_regions(fabric: &str) {
     const TURNS: u64 = 50_000;
-    for fabric in FABRICS {
-        let mut both = Both::over(fabric);
-        let sum = both.register(SUM);
-        let ones = [1_u64; 8].map(u64::to_le_bytes).concat();
-        let tens = [10_u64; 8].map(u64::to_le_bytes).concat();
-        let first = both.server.make_region(0, 64, Access::ALL).unwrap();
-        let second = both.server.make_region(1, 64, Access::ALL).unwrap();
-        first.write(0, &ones).unwrap();
-        second.write(0, &tens).unwrap();
-        assert_eq!(both.call(&sum, &[0, 1, TURNS]), Ok(11 * TURNS), "{fabric}");
-        assert_eq!(both.call(&sum, &[1, 1, TURNS]), Ok(20 * TURNS), "{fabric}");
-        // Other bytes in the same region, and another region under the same number.
-        let end = both.call_and(&sum, &[0, 1, TURNS], |_| second.write(0, &ones).unwrap());
-        let seen = end.unwrap();
-        assert!((2 * TURNS..11 * TURNS).contains(&seen), "{fabric} {seen}");
-        let end = both.call_and(&sum, &[0, 1, TURNS], |server| {
-            server.make_region(1, 64, Access::ALL).unwrap().write(0, &tens).unwrap();
-        });
-        let seen = end.unwrap();
-        assert!((2 * TURNS + 1..11 * TURNS).contains(&seen), "{fabric} {seen}");
-        denied(both.call_and(&sum, &[0, 1, TURNS], |server| {
-            server.take_back(1).unwrap();
-        }));
-    }
+    let mut both = Both::over(fabric);
+    let sum = both.register(SUM);
+    let ones = [1_u64; 8].map(u64::to_le_bytes).concat();
+    let tens = [10_u64; 8].map(u64::to_le_bytes).concat();
+    let first = both.server.make_region(0, 64, Access::ALL).unwrap();
+    let second = both.server.make_region(1, 64, Access::ALL).unwrap();
+    first.write(0, &ones).unwrap();
+    second.write(0, &tens).unwrap();
+    assert_eq!(both.call(&sum, &[0, 1, TURNS]), Ok(11 * TURNS), "{fabric}");
+    assert_eq!(both.call(&sum, &[1, 1, TURNS]), Ok(20 * TURNS), "{fabric}");
+    // Other bytes in the same region, and another region under the same number.
+    let end = both.call_and(&sum, &[0, 1, TURNS], |_| second.write(0, &ones).unwrap());
+    let seen = end.unwrap();
+    assert!((2 * TURNS..11 * TURNS).contains(&seen), "{fabric} {seen}");
+    let end = both.call_and(&sum, &[0, 1, TURNS], |server| {
+        server.make_region(1, 64, Access::ALL).unwrap().write(0, &tens).unwrap();
+    });
+    let seen = end.unwrap();
+    assert!((2 * TURNS + 1..11 * TURNS).contains(&seen), "{fabric} {seen}");
+    denied(both.call_and(&sum, &[0, 1, TURNS], |server| {
+        server.take_back(1).unwrap();
+    }));
 }

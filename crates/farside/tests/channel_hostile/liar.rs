@@ -1,8 +1,7 @@
 //! A fabric that corrupts some of the requests of a correct channel end, so that it gets further into the protocol
 //! than random input.
 
-use crate::random::Random;
-use farside_base::{Access, Completion, Operation, Source, Work};
+use farside_base::{Access, Completion, Operation, Random, Source, Work};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Posted, Region, RegionSpec};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -58,9 +57,11 @@ impl Fabric for Liar {
 
 impl LiarPort {
     /// Returns a number slightly or completely changed.
-    const fn bend(&mut self, number: u64) -> u64 {
+    fn bend(&mut self, number: u64) -> u64 {
         match self.random.below(4) {
-            0 => number.wrapping_add(self.random.pick(&[1, 8, u64::MAX, 1 << 8, 1 << 16, 1 << 20])),
+            0 => {
+                number.wrapping_add(*self.random.pick(&[1, 8, u64::MAX, 1 << 8, 1 << 16, 1 << 20]))
+            }
             1 => number ^ (1 << self.random.below(64)),
             2 => self.random.below(64),
             _ => self.random.word(),
@@ -74,7 +75,7 @@ impl LiarPort {
         }
         let arena = &own[self.random.below(own.len() as u64) as usize];
         let words = arena.len() as u64 / 8;
-        let reach = if self.random.chance(2) { words.min(24) } else { words };
+        let reach = if self.random.one_in(2) { words.min(24) } else { words };
         let at = self.random.below(reach) * 8;
         let word = arena.load(at, Relaxed).unwrap();
         let bent = self.bend(word);
@@ -146,7 +147,7 @@ impl Port for LiarPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         for (accepted, one) in work.iter().enumerate() {
             let mut bytes = Vec::new();
-            let lies = self.random.chance(LIE_EVERY);
+            let lies = self.random.one_in(LIE_EVERY);
             let operation = if lies { self.lie(one.operation, &mut bytes) } else { one.operation };
             let posted = self.inner.post(&[Work { operation, ..*one }]);
             if posted.accepted == 0 {
@@ -156,7 +157,7 @@ impl Port for LiarPort {
         Posted { accepted: work.len(), stop: None }
     }
     fn poll(&mut self, out: &mut [Completion]) -> usize {
-        if self.random.chance(SCRIBBLE_EVERY) {
+        if self.random.one_in(SCRIBBLE_EVERY) {
             self.scribble();
         }
         self.inner.poll(out)

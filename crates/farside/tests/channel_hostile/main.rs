@@ -10,21 +10,19 @@
 
 mod liar;
 mod peer;
-mod random;
 mod victim;
 
 use farside::channel::{Acknowledge, Family, Kind, Options, Shape, Signal};
+use farside_base::Random;
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
+use farside_testkit::until;
 use liar::Liar;
 use peer::{End, Hostile, PeerAnswer, State, Wrong};
-use random::Random;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use victim::Used;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Seeds for each channel, end and fabric.
 const ROUNDS: u64 = 6;
 /// Consecutive hostile peers, and steps of each.
@@ -66,18 +64,18 @@ fn draw_options(kind: Kind, random: &mut Random, fabric: &dyn Fabric) -> Options
     loop {
         let options = Options::new(kind, 0)
             .peers(2)
-            .slots(random.pick(&[2, 2, 3, 8, 20]))
-            .ring_bytes(random.pick(&[256, 1024, 4096]))
-            .mirrored(random.pick(&[false, true]))
-            .prefetch_bytes(random.pick(&[0, 0, 64, 500]))
-            .acknowledge(random.pick(&[
+            .slots(*random.pick(&[2, 2, 3, 8, 20]))
+            .ring_bytes(*random.pick(&[256, 1024, 4096]))
+            .mirrored(*random.pick(&[false, true]))
+            .prefetch_bytes(*random.pick(&[0, 0, 64, 500]))
+            .acknowledge(*random.pick(&[
                 None,
                 Some(Acknowledge::Word),
                 Some(Acknowledge::Message),
                 Some(Acknowledge::ReadTail),
             ]))
-            .signal(random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
-            .message_bytes_max(random.pick(&[8, 30, 200, 1000]));
+            .signal(*random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
+            .message_bytes_max(*random.pick(&[8, 30, 200, 1000]));
         let shape = options.shape(&has);
         if shape.check(kind).is_ok() && kind.requirements(&shape).check(&has).is_ok() {
             return options;
@@ -126,13 +124,6 @@ impl Scene {
             End::Sender => self.kind.shares_sender(),
             End::Receiver => self.kind.shares_receiver(),
         }
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
     }
 }
 
@@ -224,7 +215,7 @@ enum Bad {
 impl Bad {
     fn connect(scene: &mut Scene) -> Self {
         let seed = scene.random.word();
-        if scene.random.chance(2) {
+        if scene.random.one_in(2) {
             let mut hostile = scene.hostile(false);
             hostile.connect(&scene.name, None);
             return Self::Bare(hostile);
@@ -377,7 +368,7 @@ fn hostile_listener_is_reported_once_or_refusal_persists() {
             for _ in 0..STEPS {
                 match scene.random.below(4) {
                     0..=1 => hostile.step(),
-                    2 if scene.random.chance(4) => victim.fetch(),
+                    2 if scene.random.one_in(4) => victim.fetch(),
                     _ => victim.act(&mut scene.random),
                 }
             }

@@ -1,10 +1,9 @@
 //! A hostile peer without a channel: a bare port that sends or answers a hello, and then writes, sends, adds and
 //! changes memory at random.
 
-use crate::random::Random;
 use farside::channel::Shape;
 use farside_base::{
-    Access, Completion, LinkId, LocalSlice, Operation, Receive, ReceiveQueueId, RegionKind,
+    Access, Completion, LinkId, LocalSlice, Operation, Random, Receive, ReceiveQueueId, RegionKind,
     RegionToken, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
@@ -148,7 +147,7 @@ impl Hostile {
         let enough = (2 * shape.ring_bytes + 2 * slots + (64 << 10)) * u64::from(shape.peers_max);
         let tokens = hello[at::TOKENS..].chunks_exact(RegionToken::ENCODED);
         let regions: Vec<Region> =
-            tokens.map(|_| region(&*fabric, if random.chance(10) { 64 } else { enough })).collect();
+            tokens.map(|_| region(&*fabric, if random.one_in(10) { 64 } else { enough })).collect();
         let mut port = fabric.open(&PortSpec { listen: listen.map(str::to_owned) }).unwrap();
         let queue = port.create_receive_queue(RECEIVES).unwrap();
         for number in 0..random.below(RECEIVES as u64) {
@@ -178,17 +177,17 @@ impl Hostile {
         match wrong {
             Some(Wrong::OtherVersion) => {
                 let version = hello[at::VERSION];
-                hello[at::VERSION] = self.random.pick(&[0, version - 1, version + 1, 255]);
+                hello[at::VERSION] = *self.random.pick(&[0, version - 1, version + 1, 255]);
             }
             Some(Wrong::OtherKind) => {
                 let others = [0, 21, 255, if kind == 1 { 2 } else { kind - 1 }];
-                hello[at::KIND] = self.random.pick(&others);
+                hello[at::KIND] = *self.random.pick(&others);
             }
             Some(Wrong::SameEnd) => hello[at::END] ^= 3,
             Some(Wrong::OtherMeasures) => hello[at::SHAPE] ^= 1,
             Some(Wrong::AbsurdMeasures) => {
                 let word = at::SHAPE + self.random.below(4) as usize * 4;
-                hello[word..word + 4].fill(self.random.pick(&[0, 0xff]));
+                hello[word..word + 4].fill(*self.random.pick(&[0, 0xff]));
                 hello[at::SHAPE + 22] ^= 1;
             }
             _ => {}
@@ -202,10 +201,10 @@ impl Hostile {
         let length = said.len() as u64;
         match wrong {
             Some(Wrong::Cut) => said[..self.random.below(length) as usize].to_vec(),
-            Some(Wrong::Longer) => [said, self.random.bytes(8)].concat(),
+            Some(Wrong::Longer) => [said, self.junk(8)].concat(),
             Some(Wrong::Random) => {
-                let count = self.random.pick(&[0, 1, length, 300]);
-                self.random.bytes(count)
+                let count = *self.random.pick(&[0, 1, length, 300]);
+                self.junk(count)
             }
             _ => said,
         }
@@ -243,7 +242,7 @@ impl Hostile {
             }
         };
         let mut reply = self.tokens(wrong);
-        let number = if self.random.chance(2) { 0 } else { self.random.word() as u16 };
+        let number = if self.random.one_in(2) { 0 } else { self.random.word() as u16 };
         reply.extend(number.to_le_bytes());
         let reply = self.bend(reply, wrong);
         if self.port.accept(link, &reply, self.queue).is_ok() {
@@ -304,29 +303,49 @@ impl Hostile {
         &self.regions[self.random.below(self.regions.len() as u64) as usize]
     }
 
+    /// Returns a word that may be meaningful to a channel: a length, a count, an offset, or parts of them.
     fn telling(&mut self) -> u64 {
-        self.random.telling_word(self.shape.message_bytes_max, self.shape.ring_bytes)
+        let (random, ring_bytes) = (&mut self.random, self.shape.ring_bytes);
+        let shifts = [0, 3, 8, 12, 16, 19, 20, 24, 32, 40, 48];
+        let length = random.below(u64::from(self.shape.message_bytes_max) + 10);
+        match random.below(8) {
+            0 => *random.pick(&[0, 1, u64::MAX, 1 << 63, 1 << 31, 1 << 24, ring_bytes]),
+            1 => length,
+            2 => random.word(),
+            3 => random.below(16) << *random.pick(&shifts),
+            4 => random.below(ring_bytes * 2) & !7,
+            // A bell: a sequence number and a length.
+            5 | 6 => (random.below(20) << *random.pick(&[24, 32])) | (length + 1),
+            _ => {
+                (random.below(16) << *random.pick(&shifts))
+                    | (random.below(16) << *random.pick(&shifts))
+            }
+        }
+    }
+
+    fn junk(&mut self, count: u64) -> Vec<u8> {
+        (0..count).map(|_| self.random.byte()).collect()
     }
 
     /// Returns one to four words that may be meaningful, or junk.
     fn words(&mut self) -> Vec<u8> {
-        if self.random.chance(8) {
+        if self.random.one_in(8) {
             let bytes = self.random.below(u64::from(self.shape.message_bytes_max) + 20).min(256);
-            return self.random.bytes(bytes);
+            return self.junk(bytes);
         }
-        let words = self.random.pick(&[1, 1, 1, 2, 4]);
+        let words = *self.random.pick(&[1, 1, 1, 2, 4]);
         (0..words).flat_map(|_| self.telling().to_le_bytes()).collect()
     }
 
     /// Returns an offset: near the beginning, where most words are, or anywhere; rarely past the end.
     fn place(&mut self, bytes: u64, length: u64) -> u64 {
-        if self.random.chance(200) {
+        if self.random.one_in(200) {
             return bytes;
         }
         let room = bytes.saturating_sub(length) + 1;
-        let reach = if self.random.chance(2) { room.min(192) } else { room };
+        let reach = if self.random.one_in(2) { room.min(192) } else { room };
         let offset = self.random.below(reach);
-        if self.random.chance(8) { offset } else { offset & !7 }
+        if self.random.one_in(8) { offset } else { offset & !7 }
     }
 
     /// Changes its own memory, which the other end may READ.
@@ -338,12 +357,12 @@ impl Hostile {
     }
 
     fn post(&mut self, link: LinkId, operation: Operation<'_>) {
-        let flags = WorkFlags { signalled: self.random.chance(4), fence: false, awaited: false };
+        let flags = WorkFlags { signalled: self.random.one_in(4), fence: false, awaited: false };
         let _ = self.port.post(&[Work { id: WorkId(7), link, flags, operation }]);
     }
 
     fn immediate(&mut self) -> Option<u32> {
-        if self.random.chance(6) { None } else { Some(self.telling() as u32) }
+        if self.random.one_in(6) { None } else { Some(self.telling() as u32) }
     }
 
     fn send(&mut self, link: LinkId) {
@@ -352,7 +371,7 @@ impl Hostile {
             0 | 1 => Vec::new(),
             2 => self.words(),
             // Longer than any receive.
-            _ => self.random.bytes((longest + 8).min(256)),
+            _ => self.junk((longest + 8).min(256)),
         };
         let immediate = self.immediate();
         self.post(link, Operation::Send { source: Source::Inline(&bytes), immediate });
@@ -360,13 +379,13 @@ impl Hostile {
 
     /// Returns a region of the other end that permits this access; rarely one that does not, which breaks the link.
     fn target(&mut self, access: Access) -> Option<(RemoteRegionId, u64)> {
-        let any = self.random.chance(200);
+        let any = self.random.one_in(200);
         let mut allowed = self.remote.clone();
         allowed.retain(|remote| any || remote.2.allows(access));
         if allowed.is_empty() {
             return None;
         }
-        let (region, size, _) = self.random.pick(&allowed);
+        let (region, size, _) = *self.random.pick(&allowed);
         Some((region, size))
     }
 
@@ -374,7 +393,7 @@ impl Hostile {
         let Some((region, size)) = self.target(Access::WRITE) else {
             return;
         };
-        let immediate = if self.random.chance(3) { self.immediate() } else { None };
+        let immediate = if self.random.one_in(3) { self.immediate() } else { None };
         let bytes = self.words();
         let long =
             LocalSlice { region: self.regions[0].id, offset: 0, bytes: 2048.min(size as u32) };

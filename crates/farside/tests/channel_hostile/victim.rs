@@ -1,9 +1,9 @@
 //! The attacked end, and correct ends with it.
 
 use crate::peer::End;
-use crate::random::Random;
 use farside::channel::{Kind, Message, Options, Receiver, Sender, Sent};
 use farside::{Error, ErrorCode};
+use farside_base::Random;
 use farside_fabric::Fabric;
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ impl Used {
                     self.check(message.from(), &message.to_vec());
                     self.held.push(message);
                 }
-                if random.chance(3) || self.held.len() > 3 {
+                if random.one_in(3) || self.held.len() > 3 {
                     self.release_one(random);
                 }
             }

@@ -1,11 +1,13 @@
-//! The fabrics of tests of several nodes, and a macro that makes one test for each of them.
+//! The fabrics and clusters of tests of several nodes.
 
 // Each test program uses some of them.
 #![allow(dead_code, reason = "shared by several test programs")]
 
+use farside::{Config, Node};
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::WATCHDOG;
 use std::sync::{Arc, Mutex};
 
 /// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
@@ -32,13 +34,20 @@ pub(crate) fn tcp() -> Box<Make> {
     })
 }
 
-/// Makes a module for each fabric, with a test for each of these functions, which take a [`Make`].
-macro_rules! on_each_fabric {
-    ($($fabric:ident)* => $tests:tt) => {
-        $(mod $fabric { crate::fabrics::on_each_fabric!(@tests $fabric $tests); })*
-    };
-    (@tests $fabric:ident ($($name:ident)*)) => {
-        $(#[test] fn $name() { super::$name(&*crate::fabrics::$fabric()) })*
-    };
+/// Makes the fabrics of a name, for tests of [`farside_testkit::on_each_fabric!`].
+pub(crate) fn named(fabric: &str) -> Box<Make> {
+    match fabric {
+        "mem" => mem(),
+        "shm" => shm(),
+        "tcp" => tcp(),
+        other => panic!("no fabric {other}"),
+    }
 }
-pub(crate) use on_each_fabric;
+
+/// Returns a cluster of this many nodes, which all know each other.
+pub(crate) fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {
+    let mut nodes = vec![Node::create_on(config, make()).unwrap()];
+    nodes.extend((1..count).map(|_| Node::join_on(config, make()).unwrap()));
+    nodes.iter().for_each(|node| node.wait_for_members(count, WATCHDOG).unwrap());
+    nodes
+}

@@ -11,9 +11,8 @@ use farside::{
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use std::io::{BufRead, BufReader, Write};
+use farside_testkit::{Process, Signal, await_parent, say, until};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -71,10 +70,10 @@ impl Founder {
         }
     }
 
-    /// A node of the cluster that `FARSIDE_TEST_FOUNDER` names.
-    fn node(cluster: &str) -> Node {
+    /// A node of the cluster with the founder of this [`Founder::word`].
+    fn node(cluster: &str, founder: &str) -> Node {
         let shm = || Arc::new(ShmFabric::new().expect("a fabric"));
-        let node = match std::env::var("FARSIDE_TEST_FOUNDER").expect("a founder").as_str() {
+        let node = match founder {
             "itself" => Node::create_on(&config(cluster), shm()),
             "local" => Node::join_on(&config(cluster), shm()),
             host => {
@@ -84,12 +83,6 @@ impl Founder {
         };
         node.expect("a node")
     }
-}
-
-pub(super) fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").expect("a parent that listens");
-    out.flush().expect("a parent that listens");
 }
 
 /// The observations of one thread of the stopped process.
@@ -136,12 +129,10 @@ fn use_all(
 }
 
 /// The process that is stopped.
-pub(super) fn member(cluster: &str) {
-    let node = Founder::node(cluster);
+pub(super) fn member(cluster: &str, founder: &str) {
+    let node = Founder::node(cluster, founder);
     say("member");
-    let mut bits = String::new();
-    std::io::stdin().read_line(&mut bits).expect("an address");
-    let bits = bits.trim().parse().expect("a number");
+    let bits = await_parent().parse().expect("a number");
     let shared = GlobalAddress::from_bits(bits).expect("an address");
     let other = shared.home();
     let own = node.session().and_then(|mut s| s.alloc_on(64, node.id())).expect("memory");
@@ -156,7 +147,7 @@ pub(super) fn member(cluster: &str) {
                 scope.spawn(move || use_all(&mut session, [shared, owned, own], works))
             })
             .collect();
-        super::until("all threads work", || works.load(Ordering::SeqCst) == THREADS);
+        until("all threads work", || works.load(Ordering::SeqCst) == THREADS);
         say("works");
         threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
     });
@@ -170,71 +161,23 @@ pub(super) fn member(cluster: &str) {
         old.unwrap_or(0)
     ));
     // Until its parent has received it.
-    let _ = std::io::stdin().read_line(&mut String::new());
+    await_parent();
 }
 
-struct MemberProcess {
-    child: Child,
-    said: BufReader<ChildStdout>,
-    hears: ChildStdin,
-}
-
-impl MemberProcess {
-    fn start(cluster: &str, founder: Founder, role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FARSIDE_TEST_CLUSTER", cluster)
-            .env("FARSIDE_TEST_FOUNDER", founder.word())
-            .env("FARSIDE_TEST_ROLE", role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let said = BufReader::new(child.stdout.take().expect("its output"));
-        let hears = child.stdin.take().expect("its input");
-        Self { child, said, hears }
-    }
-
-    fn tell(&mut self, address: GlobalAddress) {
-        writeln!(self.hears, "{}", address.to_bits()).expect("a process that listens");
-    }
-
-    /// The rest of the line that has `word`.
-    fn hear(&mut self, word: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let count = self.said.read_line(&mut line).expect("its output");
-            assert!(count > 0, "the process ended before `{word}`");
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(done.expect("kill").success());
-    }
-}
-
-impl Drop for MemberProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn member_process(cluster: &str, founder: Founder, role: &str) -> Process {
+    Process::child(&format!("{cluster} {role} {}", founder.word()))
 }
 
 /// Stops and removes a process. Another member's write, which needs that process, waits until then and
 /// succeeds; then the process continues.
-fn stop(node: &Node, mut member: MemberProcess) {
+fn stop(node: &Node, mut member: Process) {
     let mut session = node.session().expect("a session");
     let shared = session.alloc_on(64, node.id()).expect("memory");
     session.write_u64(shared, 1).expect("a write");
     session.fence().expect("a fence");
-    member.tell(shared);
+    member.say(&shared.to_bits().to_string());
     member.hear("works");
-    member.signal("-STOP");
+    member.signal(Signal::STOP);
     let alive = || node.members().iter().filter(|member| member.alive).count();
     let (removed_ns, overwritten_ns) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -243,10 +186,10 @@ fn stop(node: &Node, mut member: MemberProcess) {
             session.fence().expect("a fence");
             now_ns()
         });
-        super::until("it is removed", || alive() == 1);
+        until("it is removed", || alive() == 1);
         (now_ns(), writer.join().expect("the writer"))
     });
-    member.signal("-CONT");
+    member.signal(Signal::CONT);
     let found = member.hear("found ");
     let mut numbers = found.split(' ').map_while(|text| text.parse::<u64>().ok());
     let mut number = || numbers.next().expect("three numbers");
@@ -263,7 +206,7 @@ pub(super) fn stop_over_tcp(number: u32) {
     let fabric = tcp(None);
     let host = fabric.host().expect("a host");
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let member = MemberProcess::start(&cluster, Founder::Host(host), "uses");
+    let member = member_process(&cluster, Founder::Host(host), "uses");
     stop(&node, member);
 }
 
@@ -271,7 +214,7 @@ pub(super) fn stop_on_one_machine(number: u32) {
     let cluster = format!("stopped-shm-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let mut member = MemberProcess::start(&cluster, Founder::Local, "uses");
+    let mut member = member_process(&cluster, Founder::Local, "uses");
     member.hear("member");
     stop(&node, member);
     assert_eq!(node.stats().removals, 1);
@@ -280,14 +223,14 @@ pub(super) fn stop_on_one_machine(number: u32) {
 /// The stopped process is the coordinator.
 pub(super) fn stop_coordinator_on_one_machine(number: u32) {
     let cluster = format!("stopped-first-{number}-{}", std::process::id());
-    let mut member = MemberProcess::start(&cluster, Founder::Itself, "uses");
+    let mut member = member_process(&cluster, Founder::Itself, "uses");
     member.hear("member");
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::join_on(&config(&cluster), fabric).expect("a node");
     stop(&node, member);
     // It admits new members.
     let another = Arc::new(ShmFabric::new().expect("a fabric"));
-    super::until("another one joins", || {
+    until("another one joins", || {
         let another: Arc<dyn Fabric> = Arc::clone(&another) as Arc<dyn Fabric>;
         Node::join_on(&config(&cluster), another).is_ok()
     });
@@ -303,8 +246,8 @@ const BLOCK_LINES: usize = 32;
 const ROUNDS: u32 = 20;
 
 /// The process that is stopped while it copies lines to their home.
-pub(super) fn writer(cluster: &str) {
-    let node = Founder::node(cluster);
+pub(super) fn writer(cluster: &str, founder: &str) {
+    let node = Founder::node(cluster, founder);
     say("member");
     let mut session = node.session().expect("a session");
     let bytes = vec![0xaa; BLOCK_LINES * LineSize::MAX.bytes()];
@@ -324,7 +267,7 @@ pub(super) fn writer(cluster: &str) {
     };
     assert!(rounds >= ROUNDS, "{error:?}");
     say(&format!("found {error:?}"));
-    let _ = std::io::stdin().read_line(&mut String::new());
+    await_parent();
 }
 
 /// Overwrites lines of which a removed member had the only copy: that heals them, unless the member may
@@ -366,12 +309,12 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let config = config(&cluster).limits(limits);
     let node = Node::create_on(&config, fabric).expect("a node");
     let mut session = node.session().expect("a session");
-    let mut member = MemberProcess::start(&cluster, Founder::Local, "writes");
+    let mut member = member_process(&cluster, Founder::Local, "writes");
     let bits = member.hear("works ").parse().expect("a number");
     let theirs = GlobalAddress::from_bits(bits).expect("an address");
-    member.signal("-STOP");
+    member.signal(Signal::STOP);
     let alive = || node.members().iter().filter(|member| member.alive).count();
-    super::until("it is removed", || alive() == 1);
+    until("it is removed", || alive() == 1);
     let is_held_back = node.stats().quarantined_members > 0;
     overwrite_lost(&mut session, theirs, is_held_back);
     if is_held_back {
@@ -387,13 +330,12 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let quarantined = node.stats();
     assert_eq!(quarantined.quarantined_bytes > 0, is_held_back, "{quarantined:?}");
     if number.is_multiple_of(2) {
-        member.signal("-CONT");
+        member.signal(Signal::CONT);
         assert_eq!(member.hear("found "), "NodeClosed");
     } else {
-        member.child.kill().expect("to kill");
-        member.child.wait().expect("its end");
+        member.kill();
     }
-    super::until("nothing is held back", || node.stats().quarantined_members == 0);
+    until("nothing is held back", || node.stats().quarantined_members == 0);
     assert_eq!(node.stats().quarantined_bytes, 0);
     for address in used {
         session.read(address, &mut bytes).expect("a read");
@@ -402,19 +344,19 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     if is_held_back {
         session.alloc_with(bytes.len() as u64, LONG).expect("what was held back");
     }
-    super::until("its number is given again", || joins(&config).is_ok());
+    until("its number is given again", || joins(&config).is_ok());
     is_held_back
 }
 
 /// The process that is stopped while it places its lines in the caches of others.
-pub(super) fn server(cluster: &str) {
-    let node = Founder::node(cluster);
+pub(super) fn server(cluster: &str, founder: &str) {
+    let node = Founder::node(cluster, founder);
     let mut session = node.session().expect("a session");
     let spec = LONG.hint(AllocationHint::Local);
     let bytes = (READERS * LineSize::MAX.bytes()) as u64;
     let own = session.alloc_with(bytes, spec).expect("memory");
     say(&format!("serves {}", own.to_bits()));
-    let _ = std::io::stdin().read_line(&mut String::new());
+    await_parent();
 }
 
 /// Threads that read what the process serves.
@@ -427,7 +369,7 @@ pub(super) fn stop_server(number: u32) -> bool {
     let cluster = format!("stopped-server-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let mut member = MemberProcess::start(&cluster, Founder::Local, "serves");
+    let mut member = member_process(&cluster, Founder::Local, "serves");
     let bits = member.hear("serves ").parse().expect("a number");
     let theirs = GlobalAddress::from_bits(bits).expect("an address");
     let reads = AtomicUsize::new(0);
@@ -450,8 +392,8 @@ pub(super) fn stop_server(number: u32) -> bool {
                 })
             })
             .collect();
-        super::until("all lines are read", || reads.load(Ordering::Relaxed) > 100);
-        member.signal("-STOP");
+        until("all lines are read", || reads.load(Ordering::Relaxed) > 100);
+        member.signal(Signal::STOP);
         for thread in threads {
             assert_eq!(thread.join().expect("a reader"), ErrorCode::NodeLost);
         }
@@ -460,10 +402,10 @@ pub(super) fn stop_server(number: u32) -> bool {
     assert_eq!(stats.removals, 1);
     let is_held_back = stats.quarantined_bytes > 0;
     match number.is_multiple_of(2) {
-        true => member.signal("-CONT"),
-        false => member.child.kill().expect("to kill"),
+        true => member.signal(Signal::CONT),
+        false => member.signal(Signal::KILL),
     }
-    super::until("nothing is held back", || node.stats().quarantined_members == 0);
+    until("nothing is held back", || node.stats().quarantined_members == 0);
     assert_eq!(node.stats().quarantined_bytes, 0);
     is_held_back
 }

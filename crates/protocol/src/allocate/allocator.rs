@@ -18,10 +18,10 @@
 //! segments) is wholly free.
 
 use super::bits;
-use super::canary::{AllocateCanary, AllocateMutant};
+use super::canary::{AllocateMutant, mutant};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::mem;
-use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize};
+use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, Planted};
 
 /// Bytes of a segment.
 pub const SEGMENT_BYTES: u64 = 1 << 20;
@@ -103,7 +103,7 @@ pub struct Allocator {
     bytes: u64,
     free_bytes: u64,
     allocation_bytes_max: u64,
-    canary: AllocateCanary,
+    mutant: Planted<AllocateMutant>,
 }
 
 impl Allocator {
@@ -136,14 +136,14 @@ impl Allocator {
             bytes,
             free_bytes: bytes.saturating_sub(RESERVED_BYTES),
             allocation_bytes_max,
-            canary: AllocateCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: AllocateMutant) -> Self {
-        self.canary = AllocateCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -254,7 +254,7 @@ impl Allocator {
     /// The lines of a segment that exist and are not reserved.
     fn range(&self, segment: usize, line_size: LineSize) -> (usize, usize) {
         let first = match segment {
-            0 if !self.canary.is(AllocateMutant::ZeroHandedOut) => RESERVED_BYTES,
+            0 if !mutant!(self, ZeroHandedOut) => RESERVED_BYTES,
             _ => 0,
         };
         let last = (self.bytes - segment as u64 * SEGMENT_BYTES).min(SEGMENT_BYTES);
@@ -397,11 +397,11 @@ impl Allocator {
         bits::fill(used, line, end, false);
         bits::fill(starts, line, line + 1, false);
         segment.used -= (end - line) as u32;
-        if segment.used == 0 && !self.canary.is(AllocateMutant::SegmentKept) {
+        if segment.used == 0 && !mutant!(self, SegmentKept) {
             self.unbin(at, line_size);
             return self.return_to_pool(at);
         }
-        if self.canary.is(AllocateMutant::RunForgotten) {
+        if mutant!(self, RunForgotten) {
             return;
         }
         let run_word = bits::run_start(segment.used_map(), line) / 64;
@@ -464,7 +464,7 @@ impl Allocator {
                 size == line_size
                     && bits::all(segment.used_map(), 0, rest)
                     && !bits::any(segment.starts(), 0, rest)
-                    && (!segment.goes_on_at(rest) || self.canary.is(AllocateMutant::EndUnchecked))
+                    && (!segment.goes_on_at(rest) || mutant!(self, EndUnchecked))
             }
         }
     }

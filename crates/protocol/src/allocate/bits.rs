@@ -136,13 +136,8 @@ mod tests {
 
     #[test]
     fn runs_agree_with_bit_by_bit() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = farside_base::Random::new(1);
+        let mut next = || random.word();
         for round in 0..2_000 {
             let mut words = [0_u64; 4];
             for _ in 0..next() % 12 {

@@ -4,10 +4,11 @@
 //! bytes. It exists once for all sessions that have registered it, and is erased with the last of them (003 §2).
 
 use super::Session;
-use super::canary::{CallCanary, CallMutant};
+use super::canary::{CallMutant, mutant};
 use super::message::Refused;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use farside_base::Planted;
 
 /// The maximum number of programs of an object.
 pub const PROGRAMS_MAX: usize = 256;
@@ -126,14 +127,14 @@ pub(super) struct Programs {
     registering_bytes_max: u64,
     /// The maximum number of sessions of a tenant without a session quota.
     sessions_max: u32,
-    canary: CallCanary,
+    mutant: Planted<CallMutant>,
 }
 
 impl Programs {
     pub(super) const fn new(
         sessions_max: u32,
         registering_bytes_max: u64,
-        canary: CallCanary,
+        mutant: Planted<CallMutant>,
     ) -> Self {
         Self {
             objects: BTreeMap::new(),
@@ -141,7 +142,7 @@ impl Programs {
             reservations: BTreeMap::new(),
             registering_bytes_max,
             sessions_max,
-            canary,
+            mutant,
         }
     }
 
@@ -170,7 +171,7 @@ impl Programs {
 
     /// Removes an ended session from the count.
     pub(super) fn close(&mut self, tenant: usize) {
-        if !self.canary.is(CallMutant::PlacesKept) {
+        if !mutant!(self, PlacesKept) {
             self.tenants[tenant].taken.sessions -= 1;
         }
     }
@@ -205,7 +206,7 @@ impl Programs {
 
     /// Releases the reservation of a session.
     pub(super) fn release(&mut self, session: Session, tenant: usize) {
-        if self.canary.is(CallMutant::ReservationsKept) {
+        if mutant!(self, ReservationsKept) {
             return;
         }
         if let Some(bytes) = self.reservations.remove(&session) {
@@ -274,7 +275,7 @@ impl Programs {
         let taken = &mut self.tenants[tenant].taken;
         taken.programs -= known.sizes.programs;
         taken.state_bytes -= known.sizes.all();
-        if !known.sessions.is_empty() && !self.canary.is(CallMutant::ErasedEarly) {
+        if !known.sessions.is_empty() && !mutant!(self, ErasedEarly) {
             return Some(Left::Own(object));
         }
         self.objects.remove(&object);
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_last_session_takes_the_program_with_it() {
-        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
+        let mut programs = Programs::new(1, u64::MAX, Planted::NONE);
         let tenant = programs.add_tenant(Quota::DEFAULT);
         let (one, two) = (Session(1), Session(2));
         assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true));
@@ -345,7 +346,7 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_program_that_is_erased_early_is_found() {
-        let mut programs = Programs::new(1, u64::MAX, CallCanary::new(CallMutant::ErasedEarly));
+        let mut programs = Programs::new(1, u64::MAX, Planted::new(CallMutant::ErasedEarly));
         let tenant = programs.add_tenant(Quota::DEFAULT);
         for session in [Session(1), Session(2)] {
             programs.register(session, tenant, NINE, SIZES).unwrap();
@@ -356,7 +357,7 @@ mod tests {
 
     #[test]
     fn quotas_hold_and_come_back() {
-        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
+        let mut programs = Programs::new(1, u64::MAX, Planted::NONE);
         let quota = Quota { programs: 2, state_bytes: 50, calls: 1, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         assert_eq!(programs.register(one, tenant, 0x100, SIZES), Ok(true));
@@ -374,7 +375,7 @@ mod tests {
 
     #[test]
     fn programs_of_an_object_come_and_go_together() {
-        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
+        let mut programs = Programs::new(1, u64::MAX, Planted::NONE);
         let quota = Quota { programs: 4, state_bytes: 50, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         let three = Sizes { programs: 3, ..SIZES };
@@ -394,8 +395,8 @@ mod tests {
     }
 
     /// How often a tenant with a quota of 50 B can begin to register an object of 30 B and abandon it.
-    fn begun_again(canary: CallCanary) -> usize {
-        let mut programs = Programs::new(1, u64::MAX, canary);
+    fn begun_again(mutant: Planted<CallMutant>) -> usize {
+        let mut programs = Programs::new(1, u64::MAX, mutant);
         let tenant = programs.add_tenant(Quota { state_bytes: 50, ..Quota::DEFAULT });
         let begun = |programs: &mut Programs| {
             let begun = programs.reserve(Session(0), tenant, 30).is_ok();
@@ -407,8 +408,8 @@ mod tests {
 
     #[test]
     fn objects_that_are_being_registered_count_until_they_are_not() {
-        assert_eq!(begun_again(CallCanary::default()), 9);
-        let mut programs = Programs::new(1, 100, CallCanary::default());
+        assert_eq!(begun_again(Planted::NONE), 9);
+        let mut programs = Programs::new(1, 100, Planted::NONE);
         let tenant = programs.add_tenant(Quota { state_bytes: 90, ..Quota::DEFAULT });
         let other = programs.add_tenant(Quota::DEFAULT);
         let (one, two, three) = (Session(1), Session(2), Session(3));
@@ -431,12 +432,12 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_reservations_that_are_kept_are_found() {
-        assert_eq!(begun_again(CallCanary::new(CallMutant::ReservationsKept)), 1);
+        assert_eq!(begun_again(Planted::new(CallMutant::ReservationsKept)), 1);
     }
 
     /// The number of sessions that a tenant can open after as many have ended.
-    fn opened_again(canary: CallCanary) -> usize {
-        let mut programs = Programs::new(3, u64::MAX, canary);
+    fn opened_again(mutant: Planted<CallMutant>) -> usize {
+        let mut programs = Programs::new(3, u64::MAX, mutant);
         let tenant = programs.add_tenant(Quota::DEFAULT);
         (0..3).for_each(|_| programs.open(tenant).unwrap());
         assert_eq!(programs.open(tenant), Err(Refused::TenantSessions));
@@ -446,8 +447,8 @@ mod tests {
 
     #[test]
     fn a_tenant_has_no_more_sessions_than_it_may() {
-        assert_eq!(opened_again(CallCanary::default()), 2);
-        let mut programs = Programs::new(3, u64::MAX, CallCanary::default());
+        assert_eq!(opened_again(Planted::NONE), 2);
+        let mut programs = Programs::new(3, u64::MAX, Planted::NONE);
         let tenant = programs.add_tenant(Quota { sessions: Some(1), ..Quota::DEFAULT });
         let other = programs.add_tenant(Quota { sessions: Some(0), ..Quota::DEFAULT });
         assert_eq!(programs.open(tenant), Ok(()));
@@ -459,6 +460,6 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_places_that_are_kept_are_found() {
-        assert_eq!(opened_again(CallCanary::new(CallMutant::PlacesKept)), 0);
+        assert_eq!(opened_again(Planted::new(CallMutant::PlacesKept)), 0);
     }
 }

@@ -17,11 +17,12 @@
 //!
 //! Each run costs a search in a sorted list of the runnable flows and a small insertion, at both levels.
 
-use super::canary::{CallCanary, CallMutant};
+use super::canary::{CallMutant, mutant};
 use super::queue::{Account, Queue};
 use super::{CallId, Session};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use farside_base::Planted;
 
 /// A tenant may use the time that it saved over this period.
 const BURST_NS: u64 = 10_000_000;
@@ -128,11 +129,11 @@ pub struct Schedule {
     running_flow: Option<RunningFlow>,
     /// The approximate current time: the last time given, plus the time used since.
     now_ns: u64,
-    canary: CallCanary,
+    mutant: Planted<CallMutant>,
 }
 
 impl Schedule {
-    pub(super) fn new(quantum_ns: u64, canary: CallCanary) -> Self {
+    pub(super) fn new(quantum_ns: u64, mutant: Planted<CallMutant>) -> Self {
         let quantum_ns = quantum_ns.max(1);
         Self {
             quantum_ns,
@@ -142,7 +143,7 @@ impl Schedule {
             barred: Vec::new(),
             running_flow: None,
             now_ns: 0,
-            canary,
+            mutant,
         }
     }
 
@@ -175,7 +176,7 @@ impl Schedule {
             return;
         };
         line.ready.clear();
-        if !self.canary.is(CallMutant::DebtShed) {
+        if !mutant!(self, DebtShed) {
             let left_at_ns = &mut self.tenants[line.tenant].left_at_ns;
             *left_at_ns = line.account.at_ns().max(*left_at_ns);
         }
@@ -200,7 +201,7 @@ impl Schedule {
 
     /// Removes a call, which may be runnable.
     pub(super) fn forget(&mut self, call: CallId) {
-        if self.canary.is(CallMutant::CancelledRuns) {
+        if mutant!(self, CancelledRuns) {
             return;
         }
         let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
@@ -318,10 +319,10 @@ impl Schedule {
             let used_ns = i64::try_from(used_ns).unwrap_or(i64::MAX);
             allowance.left_ns = allowance.left_ns.saturating_sub(used_ns);
         }
-        if !self.canary.is(CallMutant::NothingCharged) {
+        if !mutant!(self, NothingCharged) {
             tenant.queue.charge(session.0, &mut line.account, used_ns);
         }
-        if !self.canary.is(CallMutant::TenantsUncharged) {
+        if !mutant!(self, TenantsUncharged) {
             self.queue.charge(line.tenant as u32, &mut tenant.account, used_ns);
         }
     }

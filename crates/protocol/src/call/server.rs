@@ -1,6 +1,6 @@
 //! The executor's machine for requests, sessions and scheduling.
 
-use super::canary::{CallCanary, CallMutant};
+use super::canary::{CallMutant, mutant};
 use super::message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_target, one_word,
 };
@@ -11,6 +11,7 @@ use super::{CallId, SLOTS_MAX, Session};
 use crate::wire::Violation;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use farside_base::Planted;
 
 /// Settings of an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -89,22 +90,22 @@ pub struct Server {
     deadlines: BTreeSet<(u64, CallId, u16)>,
     /// The number of sessions without a link.
     away: usize,
-    canary: CallCanary,
+    mutant: Planted<CallMutant>,
 }
 
 impl Server {
     /// A machine without sessions.
     pub fn new(settings: Settings) -> Self {
-        Self::with(settings, CallCanary::default())
+        Self::with(settings, Planted::NONE)
     }
 
     /// The same with a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(settings: Settings, mutant: CallMutant) -> Self {
-        Self::with(settings, CallCanary::new(mutant))
+        Self::with(settings, Planted::new(mutant))
     }
 
-    fn with(settings: Settings, canary: CallCanary) -> Self {
+    fn with(settings: Settings, mutant: Planted<CallMutant>) -> Self {
         let slots = settings.slots.clamp(1, SLOTS_MAX);
         Self {
             settings: Settings { slots, ..settings },
@@ -112,12 +113,12 @@ impl Server {
             programs: Programs::new(
                 settings.tenant_sessions_max,
                 settings.registering_bytes_max,
-                canary,
+                mutant,
             ),
-            schedule: Schedule::new(settings.quantum_ns, canary),
+            schedule: Schedule::new(settings.quantum_ns, mutant),
             deadlines: BTreeSet::new(),
             away: 0,
-            canary,
+            mutant,
         }
     }
 
@@ -161,10 +162,10 @@ impl Server {
         let known = self.sessions.iter().position(|entry| {
             entry.as_ref().is_some_and(|entry| entry.id == id && entry.tenant == tenant)
         });
-        let slots = || Slots::new(self.settings.slots, self.canary);
+        let slots = || Slots::new(self.settings.slots, self.mutant);
         if let Some(at) = known {
             let number = number(at);
-            let fresh = self.canary_forgets().then(slots);
+            let fresh = mutant!(self, SlotsForgotten).then(slots);
             if let Some(entry) = &mut self.sessions[at] {
                 self.away -= usize::from(!entry.linked);
                 entry.linked = true;
@@ -190,10 +191,6 @@ impl Server {
         self.sessions[at] = Some(entry);
         self.schedule.open(number(at), tenant);
         Ok(Opened::New(number(at)))
-    }
-
-    fn canary_forgets(&self) -> bool {
-        self.canary.is(CallMutant::SlotsForgotten)
     }
 
     fn entry(&mut self, session: Session) -> Option<&mut SessionEntry> {
@@ -309,7 +306,7 @@ impl Server {
             Arrived::New => {}
             Arrived::Running => return Ok(RuntimeAction::Nothing),
             Arrived::Done(reply) => {
-                if !self.canary.is(CallMutant::ReplyForgotten) {
+                if !mutant!(self, ReplyForgotten) {
                     effects.push(Effect::Reply(session, header_of(header, reply), reply));
                 }
                 return Ok(RuntimeAction::Nothing);

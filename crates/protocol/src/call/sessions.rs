@@ -1,9 +1,10 @@
 //! The executor's half of sessions: at-most-once execution of requests.
 
-use super::canary::{CallCanary, CallMutant};
+use super::canary::{CallMutant, mutant};
 use super::message::{Header, Reply};
 use crate::wire::Violation;
 use alloc::vec::Vec;
+use farside_base::Planted;
 
 /// A secret drawn by a caller, which identifies it on another link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -53,13 +54,13 @@ pub(super) enum Arrived {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Slots {
     slots: Vec<RequestSlot>,
-    canary: CallCanary,
+    mutant: Planted<CallMutant>,
 }
 
 impl Slots {
-    pub(super) fn new(count: usize, canary: CallCanary) -> Self {
+    pub(super) fn new(count: usize, mutant: Planted<CallMutant>) -> Self {
         let idle = RequestSlot { sequence: 0, stage: SlotStage::Idle, asked: false };
-        Self { slots: alloc::vec![idle; count], canary }
+        Self { slots: alloc::vec![idle; count], mutant }
     }
 
     /// Handles a request. An error changes nothing.
@@ -70,7 +71,7 @@ impl Slots {
         if header.verb.is_reply() {
             return Err(Violation("a reply instead of a request"));
         }
-        if header.sequence == slot.sequence && !self.canary.is(CallMutant::RunAgain) {
+        if header.sequence == slot.sequence && !mutant!(self, RunAgain) {
             slot.asked |= slot.stage != SlotStage::Idle;
             return match slot.stage {
                 SlotStage::Idle => Err(Violation("a request before the first")),
@@ -78,7 +79,7 @@ impl Slots {
                 SlotStage::Done(reply) => Ok(Arrived::Done(reply)),
             };
         }
-        if slot.stage == SlotStage::Running && !self.canary.is(CallMutant::RunAgain) {
+        if slot.stage == SlotStage::Running && !mutant!(self, RunAgain) {
             return Err(Violation("a second request in a slot"));
         }
         let again = header.sequence == slot.sequence;
@@ -91,7 +92,7 @@ impl Slots {
 
     /// Notes that the link is lost or replaced: the caller will repeat its outstanding requests.
     pub(super) fn unlinked(&mut self) {
-        let repeats = self.canary.is(CallMutant::RepliedUnasked);
+        let repeats = mutant!(self, RepliedUnasked);
         self.slots.iter_mut().for_each(|slot| slot.asked &= repeats);
     }
 
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn repeated_request_is_recognized() {
-        let mut slots = Slots::new(2, CallCanary::default());
+        let mut slots = Slots::new(2, Planted::NONE);
         assert!(slots.arrived(request(0, 0)).is_err(), "before the first");
         assert_eq!(slots.arrived(request(0, 1)), Ok(Arrived::New));
         assert_eq!(slots.arrived(request(0, 1)), Ok(Arrived::Running));

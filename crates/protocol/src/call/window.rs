@@ -1,9 +1,10 @@
 //! The caller's half of a session.
 
-use super::canary::{CallCanary, CallMutant};
+use super::canary::{CallMutant, mutant};
 use super::message::{Header, Verb, encode_target};
 use crate::wire::Violation;
 use alloc::vec::Vec;
+use farside_base::Planted;
 
 /// A slot of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,7 +33,7 @@ pub struct Window {
     slots: Vec<WindowSlot>,
     /// Free slots, as a stack.
     free: Vec<u8>,
-    canary: CallCanary,
+    mutant: Planted<CallMutant>,
 }
 
 impl Window {
@@ -43,14 +44,14 @@ impl Window {
         Self {
             slots: alloc::vec![WindowSlot { sequence: 0, waits: None }; slots],
             free: numbers.rev().collect(),
-            canary: CallCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: CallMutant) -> Self {
-        self.canary = CallCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -97,7 +98,7 @@ impl Window {
 
     /// The requests to repeat over a new link to the same session: all outstanding ones.
     pub fn again(&self) -> impl Iterator<Item = Header> {
-        let nothing = self.canary.is(CallMutant::NothingSentAgain);
+        let nothing = mutant!(self, NothingSentAgain);
         let slots = if nothing { &[] } else { self.slots.as_slice() };
         let numbered = (0..=u8::MAX).zip(slots);
         numbered.filter_map(|(slot, place)| {
@@ -109,8 +110,8 @@ impl Window {
     /// outcome.
     pub fn over(&mut self) -> Vec<Header> {
         let ended = self.again().collect();
-        let canary = self.canary;
-        *self = Self { canary, ..Self::new(self.slots.len()) };
+        let mutant = self.mutant;
+        *self = Self { mutant, ..Self::new(self.slots.len()) };
         ended
     }
 }

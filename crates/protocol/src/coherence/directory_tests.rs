@@ -7,7 +7,7 @@ use super::copies::Copy;
 use super::directory::Directory;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
-use farside_base::{GlobalAddress, Grant, LineAddress, LineSize, NodeId};
+use farside_base::{GlobalAddress, Grant, LineAddress, LineSize, NodeId, Random};
 use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
 
@@ -21,35 +21,23 @@ enum ReferenceHolders {
 
 type Lines = BTreeMap<LineAddress, ReferenceHolders>;
 
-/// A deterministic pseudo-random sequence for a seed.
-struct DirectoryGenerator(u64);
+struct DirectoryGenerator(Random);
 
 impl DirectoryGenerator {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
     /// Lines of several sizes, some at the same bytes, adjacent and distant.
     fn line(&mut self) -> LineAddress {
-        let size = LineSize::from_class([0, 3, 10][self.below(3) as usize]).unwrap();
-        let number = [0, 1, 62, 63, 64, 65, 1 << 20][self.below(7) as usize];
+        let size = LineSize::from_class([0, 3, 10][self.0.below(3) as usize]).unwrap();
+        let number = [0, 1, 62, 63, 64, 65, 1 << 20][self.0.below(7) as usize];
         let offset = number * size.bytes() as u64;
         GlobalAddress::new(NodeId(0), size, offset).unwrap().line()
     }
 
     fn copy(&mut self, nodes: u64) -> Copy {
-        let node = NodeId(self.below(nodes) as u16);
-        let grant = match self.below(4) {
-            0 => u64::MAX - self.below(3),
-            1 => (1 << 52) - 2 + self.below(4),
-            _ => self.below(1_000),
+        let node = NodeId(self.0.below(nodes) as u16);
+        let grant = match self.0.below(4) {
+            0 => u64::MAX - self.0.below(3),
+            1 => (1 << 52) - 2 + self.0.below(4),
+            _ => self.0.below(1_000),
         };
         (node, Grant(grant))
     }
@@ -63,12 +51,12 @@ fn change(
 ) {
     let line = numbers.line();
     let copy = numbers.copy(nodes);
-    match numbers.below(16) {
+    match numbers.0.below(16) {
         0 => {
             directory.set_owner(line, copy);
             lines.insert(line, ReferenceHolders::Owner(copy));
         }
-        1 if numbers.below(4) == 0 => {
+        1 if numbers.0.below(4) == 0 => {
             directory.set_lost(line);
             lines.insert(line, ReferenceHolders::Lost);
         }
@@ -154,8 +142,8 @@ fn again(lines: &Lines) -> Directory {
 #[test]
 fn behaves_like_a_map_of_sets() {
     for seed in 1..60 {
-        let mut numbers = DirectoryGenerator::new(seed);
-        let nodes = [2, 4, 9, 40, 256][numbers.below(5) as usize];
+        let mut numbers = DirectoryGenerator(Random::new(seed));
+        let nodes = [2, 4, 9, 40, 256][numbers.0.below(5) as usize];
         let (mut directory, mut lines) = (Directory::default(), Lines::new());
         for step in 0..800 {
             change(&mut numbers, nodes, &mut directory, &mut lines);
@@ -167,7 +155,7 @@ fn behaves_like_a_map_of_sets() {
         for (line, plain) in &lines {
             check(&directory, *line, Some(plain));
         }
-        let node = NodeId(numbers.below(nodes) as u16);
+        let node = NodeId(numbers.0.below(nodes) as u16);
         let mut found = Vec::new();
         directory.lines_of(node, &mut found);
         found.sort_unstable();
@@ -178,9 +166,9 @@ fn behaves_like_a_map_of_sets() {
 #[test]
 fn equality_and_hash_forget_the_history() {
     for seed in 1..200 {
-        let mut numbers = DirectoryGenerator::new(seed);
+        let mut numbers = DirectoryGenerator(Random::new(seed));
         let (mut directory, mut lines) = (Directory::default(), Lines::new());
-        for _ in 0..numbers.below(120) {
+        for _ in 0..numbers.0.below(120) {
             change(&mut numbers, 6, &mut directory, &mut lines);
         }
         let mut other = again(&lines);

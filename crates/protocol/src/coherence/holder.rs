@@ -3,7 +3,7 @@
 //!
 //! The state machine of one line is in [`holder_line`](super::holder_line).
 
-use super::canary::CoherenceMutant;
+use super::canary::mutant;
 use super::holder_line::{Granted, HolderStep, HolderWork, Recall, WaitingOperation};
 use super::{
     CoherenceEffect, CoherenceEvent, CoherenceMessage, Frame, HeldLine, Here, Level,
@@ -118,7 +118,7 @@ impl Holder {
         if level == Level::Invalid {
             return;
         }
-        let early = context.canary.is(CoherenceMutant::EvictionWritesBack);
+        let early = mutant!(context, EvictionWritesBack);
         self.at(line, here.held, context, |desk| {
             if !dirty || early {
                 desk.set_level(Level::Invalid, grant);
@@ -164,7 +164,7 @@ impl Holder {
     ) -> Step {
         match *message {
             CoherenceMessage::Recall { line, grant, down_to, forward } => {
-                let kept = context.canary.is(CoherenceMutant::FormerRequesterKept);
+                let kept = mutant!(context, FormerRequesterKept);
                 let forward = forward.filter(|to| kept || !context.dead.contains(to.node));
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
@@ -208,7 +208,7 @@ impl Holder {
             return Ok(()); // the eviction of this grant is the acknowledgement
         } else if let Some(work) = work
             && work.may_get(recall.grant)
-            && !context.canary.is(CoherenceMutant::EarlyRecallForgotten)
+            && !mutant!(context, EarlyRecallForgotten)
         {
             work.check_early(recall)?;
         } else {

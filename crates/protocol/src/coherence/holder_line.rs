@@ -15,7 +15,7 @@
 //! | `stray` | bytes that may still arrive in the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
 //! | `lost` | an ownership whose bytes were lost with the node that had them | the recall |
 
-use super::canary::CoherenceMutant;
+use super::canary::mutant;
 use super::{
     CANCELLED, CoherenceEffect, CoherenceMessage, Extent, Frame, Had, HeldLine, Level,
     PlacementTarget, Requester, Step, StepContext, Supply, Want,
@@ -309,16 +309,13 @@ impl HolderStep<'_, '_> {
     fn serve(&mut self) {
         let line = self.line;
         while let Some(next) = self.state.waiting.front().copied() {
-            let early = self.context.canary.is(CoherenceMutant::EarlyWrite)
-                && self.state.held.level == Level::Shared;
+            let early = mutant!(self.context, EarlyWrite) && self.state.held.level == Level::Shared;
             if self.state.held.level < next.want.level() && !early {
                 break;
             }
             self.context.ready(next.operation, line);
             self.state.pins += u32::from(next.pin);
-            if self.context.canary.is(CoherenceMutant::PerformedTwice)
-                && self.state.recall.is_some()
-            {
+            if mutant!(self.context, PerformedTwice) && self.state.recall.is_some() {
                 break;
             }
             self.state.waiting.pop_front();
@@ -418,7 +415,7 @@ impl HolderStep<'_, '_> {
 
     /// Whether a recall can be obeyed: its grant is held, and no pin blocks it.
     fn may_obey(&self, recall: Recall) -> bool {
-        let pinned = self.state.pins > 0 && !self.context.canary.is(CoherenceMutant::PinIgnored);
+        let pinned = self.state.pins > 0 && !mutant!(self.context, PinIgnored);
         self.state.held.level > Level::Invalid && self.state.held.grant == recall.grant && !pinned
     }
 
@@ -438,9 +435,8 @@ impl HolderStep<'_, '_> {
         let keeps = recall.down_to == Level::Shared && !self.state.evicting;
         let left = if keeps { Level::Shared } else { Level::Invalid };
         self.state.evicting = false;
-        let late = self.context.canary.is(CoherenceMutant::LevelFallsAfterPlace)
-            || (left == Level::Shared
-                && self.context.canary.is(CoherenceMutant::WriteBackKeepsOwner));
+        let late = mutant!(self.context, LevelFallsAfterPlace)
+            || (left == Level::Shared && mutant!(self.context, WriteBackKeepsOwner));
         if !late {
             self.set_level(left, recall.grant);
         }
@@ -469,7 +465,7 @@ impl HolderStep<'_, '_> {
     }
 
     pub(super) fn place(&mut self, to: NodeId, target: PlacementTarget, message: CoherenceMessage) {
-        let counted = !self.context.canary.is(CoherenceMutant::FrameFreedEarly);
+        let counted = !mutant!(self.context, FrameFreedEarly);
         self.state.places += u32::from(counted);
         self.context.effects.push(CoherenceEffect::Place { line: self.line, to, target, message });
     }
@@ -481,7 +477,7 @@ impl HolderStep<'_, '_> {
 
     pub(super) fn placed(&mut self) {
         self.state.places = self.state.places.saturating_sub(1);
-        if self.context.canary.is(CoherenceMutant::LevelFallsAfterPlace)
+        if mutant!(self.context, LevelFallsAfterPlace)
             && self.state.places == 0
             && self.state.held.level == Level::Dirty
         {
@@ -497,7 +493,7 @@ impl HolderStep<'_, '_> {
                 supply: Supply::Owner(from),
                 extent: Extent { first: true, bytes: 1 },
             };
-            if self.context.canary.is(CoherenceMutant::DataIsEnough) {
+            if mutant!(self.context, DataIsEnough) {
                 asked.granted.get_or_insert(early);
             }
         }
@@ -511,9 +507,9 @@ impl HolderStep<'_, '_> {
         };
         if let Supply::Owner(owner) = granted.supply
             && data.is_none()
-            && !self.context.canary.is(CoherenceMutant::GrantIsEnough)
+            && !mutant!(self.context, GrantIsEnough)
         {
-            let awaited = self.context.canary.is(CoherenceMutant::DeadSupplierAwaited);
+            let awaited = mutant!(self.context, DeadSupplierAwaited);
             if self.context.dead.contains(owner) && !awaited {
                 self.never_supplied(granted.held);
             }
@@ -536,12 +532,12 @@ impl HolderStep<'_, '_> {
     /// Fills the line with the bytes of the first operation that overwrites all of it. False if no such operation is
     /// left, or those left are out of bounds. Earlier operations fail with `LineLost`.
     fn fill(&mut self, extent: Extent) -> bool {
-        let part = self.context.canary.is(CoherenceMutant::HealByPart);
+        let part = mutant!(self.context, HealByPart);
         self.lose_all_before(|waiting| part || waiting.want.heals(extent));
         let (Some(first), line) = (self.state.waiting.front(), self.line) else {
             return false;
         };
-        if !self.context.canary.is(CoherenceMutant::HealReadsStale) {
+        if !mutant!(self.context, HealReadsStale) {
             self.context.effects.push(CoherenceEffect::Fill { operation: first.operation, line });
         }
         true
@@ -600,7 +596,7 @@ impl HolderStep<'_, '_> {
         if held.level == Level::Invalid {
             self.state.recall = None; // for a former grant, which its eviction ended
         }
-        if self.context.canary.is(CoherenceMutant::RefusalRestoresCopy) && held.grant != Grant(0) {
+        if mutant!(self.context, RefusalRestoresCopy) && held.grant != Grant(0) {
             self.set_level(Level::Shared, held.grant);
         }
         // An overwrite unknown to the home, or forwarded by it to the dead owner, sends its request again.
@@ -610,7 +606,7 @@ impl HolderStep<'_, '_> {
         } else {
             self.fail_all(code);
         }
-        if self.context.canary.is(CoherenceMutant::FrameLeaks) {
+        if mutant!(self.context, FrameLeaks) {
             self.state.pins += 1;
         }
     }
@@ -618,7 +614,7 @@ impl HolderStep<'_, '_> {
     /// Keeps the frame until bytes that may be in flight have arrived, or cannot arrive any more.
     fn expect_stray(&mut self, ticket: Ticket, from: Option<NodeId>) {
         let quiet = from.is_some_and(|node| self.context.is_quiet(node));
-        if !quiet && !self.context.canary.is(CoherenceMutant::StrayForgotten) {
+        if !quiet && !mutant!(self.context, StrayForgotten) {
             self.state.stray = Some(Stray { ticket, from });
         }
     }
@@ -660,7 +656,7 @@ impl HolderStep<'_, '_> {
         // A recall may be obeyed after the number was reused.
         if let Some(recall) = &mut self.state.recall
             && recall.forward.is_some_and(|to| to.node == node)
-            && !self.context.canary.is(CoherenceMutant::FormerRequesterKept)
+            && !mutant!(self.context, FormerRequesterKept)
         {
             recall.forward = None;
         }

@@ -2,7 +2,7 @@
 //!
 //! The state machine of one line is in [`home_line`](super::home_line).
 
-use super::canary::CoherenceMutant;
+use super::canary::mutant;
 use super::directory::{Directory, Sharers};
 use super::home_line::{HomeRequest, HomeStage, HomeStep, HomeWork, keeps, same_kind};
 use super::{
@@ -233,7 +233,7 @@ impl Home {
         let request = HomeRequest::Evict(from, grant);
         let Some(work) = self.busy.get(line) else {
             if self.directory.owner(line) == Some((from, grant))
-                || context.canary.is(CoherenceMutant::StaleEvictionBelieved)
+                || mutant!(context, StaleEvictionBelieved)
             {
                 self.at(line, None, context, |desk| desk.enqueue(request));
             }
@@ -255,7 +255,7 @@ impl Home {
         grant: Grant,
         context: &mut StepContext<'_>,
     ) -> Step {
-        let by_node = context.canary.is(CoherenceMutant::QueueReorders);
+        let by_node = mutant!(context, QueueReorders);
         let known = |copy: (NodeId, Grant)| copy.0 == from && (by_node || copy.1 == grant);
         let is_sharer = self.directory.sharers(line).any(known);
         let becomes_sharer = self.directory.owner(line) == Some((from, grant))
@@ -267,7 +267,7 @@ impl Home {
                 Err(Violation("an eviction of a copy that does not exist"))
             };
         }
-        let queued = context.canary.is(CoherenceMutant::EvictionQueuedBehindRecall);
+        let queued = mutant!(context, EvictionQueuedBehindRecall);
         if queued && self.stage(line) == Some(HomeStage::Sharers) {
             return Ok(());
         }

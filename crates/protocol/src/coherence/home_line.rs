@@ -11,7 +11,7 @@
 //! ```
 //! An owner that supplies the requester itself ends the transaction by its acknowledgement.
 
-use super::canary::CoherenceMutant;
+use super::canary::mutant;
 use super::directory::{Directory, LentTo};
 use super::{
     CANCELLED, CoherenceEffect, CoherenceMessage, Extent, Had, HeldLine, Level, PlacementTarget,
@@ -227,7 +227,7 @@ impl HomeStep<'_, '_> {
     #[inline]
     pub(super) fn advance(&mut self) {
         while self.state.current.is_none() && !self.state.waiting.is_empty() {
-            let next = if self.context.canary.is(CoherenceMutant::QueueReorders) {
+            let next = if mutant!(self.context, QueueReorders) {
                 self.state.waiting.pop_back()
             } else {
                 self.state.waiting.pop_front()
@@ -246,7 +246,7 @@ impl HomeStep<'_, '_> {
         if lent == LentTo::Lost {
             return self.finish_lost(None);
         }
-        if self.context.canary.is(CoherenceMutant::WrittenEarly)
+        if mutant!(self.context, WrittenEarly)
             && let HomeRequest::WriteBack(node, ticket) = request
         {
             self.context.send(node, CoherenceMessage::Written { line: self.line, ticket });
@@ -257,9 +257,7 @@ impl HomeStep<'_, '_> {
         {
             return self.evict_stale(node);
         }
-        if self.context.canary.is(CoherenceMutant::EvictionWritesBack)
-            && matches!(request, HomeRequest::Evict(..))
-        {
+        if mutant!(self.context, EvictionWritesBack) && matches!(request, HomeRequest::Evict(..)) {
             self.directory.clear(self.line);
             return self.close();
         }
@@ -284,19 +282,17 @@ impl HomeStep<'_, '_> {
 
     /// Drops an eviction that was overtaken by a recall.
     fn evict_stale(&mut self, node: NodeId) {
-        if self.context.canary.is(CoherenceMutant::StaleEvictionBelieved) {
+        if mutant!(self.context, StaleEvictionBelieved) {
             self.directory.clear(self.line);
         }
-        if self.context.canary.is(CoherenceMutant::QueueReorders) {
+        if mutant!(self.context, QueueReorders) {
             self.directory.remove_sharer(self.line, node);
         }
         self.close();
     }
 
     fn recall_owner(&mut self, request: HomeRequest, owner: (NodeId, Grant)) {
-        if self.context.canary.is(CoherenceMutant::FreeRecallsNobody)
-            && matches!(request, HomeRequest::Retire(_))
-        {
+        if mutant!(self.context, FreeRecallsNobody) && matches!(request, HomeRequest::Retire(_)) {
             self.directory.clear(self.line);
             return self.conclude();
         }
@@ -306,9 +302,7 @@ impl HomeStep<'_, '_> {
     }
 
     fn recall_sharers(&mut self, request: HomeRequest) {
-        if self.context.canary.is(CoherenceMutant::FreeRecallsNobody)
-            && matches!(request, HomeRequest::Retire(_))
-        {
+        if mutant!(self.context, FreeRecallsNobody) && matches!(request, HomeRequest::Retire(_)) {
             return self.directory.clear(self.line);
         }
         self.set_stage(HomeStage::Sharers);
@@ -339,7 +333,7 @@ impl HomeStep<'_, '_> {
     pub(super) fn leaves_early(&mut self) {
         if let Some(Transaction { stage: HomeStage::Owner { gone, .. }, .. }) =
             &mut self.state.current
-            && !self.context.canary.is(CoherenceMutant::EarlyLeaverKept)
+            && !mutant!(self.context, EarlyLeaverKept)
         {
             *gone = true;
         }
@@ -353,7 +347,7 @@ impl HomeStep<'_, '_> {
         let in_the_way = |copy: (NodeId, Grant)| !keeps(current.request, copy);
         let waits = current.request.down_to() == Level::Invalid
             && self.directory.sharers(self.line).any(in_the_way);
-        if !waits || self.context.canary.is(CoherenceMutant::AcksNotAwaited) {
+        if !waits || mutant!(self.context, AcksNotAwaited) {
             self.conclude();
         }
     }
@@ -393,12 +387,10 @@ impl HomeStep<'_, '_> {
         let remains = if level == Level::Dirty { Level::Invalid } else { Level::Shared };
         let copy = held.map(|held| (requester.node, held));
         let has_bytes = copy.is_some_and(|copy| {
-            self.directory.is_sharer(self.line, copy)
-                || self.context.canary.is(CoherenceMutant::HeldBelieved)
+            self.directory.is_sharer(self.line, copy) || mutant!(self.context, HeldBelieved)
         });
         let supply = if has_bytes { Supply::Held } else { Supply::Home };
-        let late =
-            self.context.canary.is(CoherenceMutant::HomeLevelFallsLate) && supply == Supply::Home;
+        let late = mutant!(self.context, HomeLevelFallsLate) && supply == Supply::Home;
         if !late {
             self.lower(remains);
         }
@@ -416,13 +408,13 @@ impl HomeStep<'_, '_> {
         if late {
             self.lower(remains);
         }
-        self.state.places += u32::from(!self.context.canary.is(CoherenceMutant::HomeForgetsPlace));
+        self.state.places += u32::from(!mutant!(self.context, HomeForgetsPlace));
         self.close();
     }
 
     /// Whether this node's own pins or bytes in flight block the answer to a request.
     fn is_hindered(&self, request: HomeRequest) -> bool {
-        let pinned = self.state.pins > 0 && !self.context.canary.is(CoherenceMutant::PinIgnored);
+        let pinned = self.state.pins > 0 && !mutant!(self.context, PinIgnored);
         let placing = self.state.places > 0;
         match request {
             HomeRequest::Read(_) => pinned && self.state.level == Level::Dirty,
@@ -437,7 +429,7 @@ impl HomeStep<'_, '_> {
     fn granted(&mut self, requester: Requester, level: Level, supply: Supply) -> CoherenceMessage {
         self.context.counters.requests_served += 1;
         self.last_grant.0 += 1;
-        if self.context.canary.is(CoherenceMutant::GrantsWrap) {
+        if mutant!(self.context, GrantsWrap) {
             self.last_grant.0 &= u64::from(u32::MAX);
         }
         let grant = *self.last_grant;
@@ -566,7 +558,7 @@ impl HomeStep<'_, '_> {
     fn lose(&mut self) {
         self.context.counters.lines_lost += 1;
         self.directory.set_lost(self.line);
-        if self.context.canary.is(CoherenceMutant::LostServed) {
+        if mutant!(self.context, LostServed) {
             self.directory.clear(self.line);
         }
     }
@@ -593,16 +585,14 @@ impl HomeStep<'_, '_> {
 
     /// Whether a request overwrites all of the line.
     fn is_healed_by(&self, request: HomeRequest) -> bool {
-        let part = self.context.canary.is(CoherenceMutant::HealByPart)
-            && matches!(request, HomeRequest::Write(..));
+        let part = mutant!(self.context, HealByPart) && matches!(request, HomeRequest::Write(..));
         part || self.state.extent.is_some_and(|extent| request.heals(extent))
     }
 
     /// Whether the owner of a lost line may still write this home's memory. For how long is unknown, so requests are
     /// refused and do not wait.
     fn awaits_late_bytes(&self) -> bool {
-        !self.context.lingering.is_empty()
-            && !self.context.canary.is(CoherenceMutant::HealUnderLateBytes)
+        !self.context.lingering.is_empty() && !mutant!(self.context, HealUnderLateBytes)
     }
 
     /// Grants a lost line to a request that overwrites all of it.
@@ -615,7 +605,7 @@ impl HomeStep<'_, '_> {
         let line = self.line;
         match request {
             HomeRequest::Own(operation, ..) => {
-                if !self.context.canary.is(CoherenceMutant::HealReadsStale) {
+                if !mutant!(self.context, HealReadsStale) {
                     self.context.effects.push(CoherenceEffect::Fill { operation, line });
                 }
                 self.conclude();

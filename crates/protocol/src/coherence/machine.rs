@@ -1,6 +1,6 @@
 //! The coherence machine of one node.
 
-use super::canary::{CoherenceCanary, CoherenceMutant};
+use super::canary::{CoherenceMutant, mutant};
 use super::holder::Holder;
 use super::home::Home;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::wire::Violation;
 use core::hash::{Hash, Hasher};
-use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId, NodeSet};
+use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId, NodeSet, Planted};
 
 /// The coherence machine of one node: home of its own lines and holder of other nodes' lines.
 ///
@@ -24,7 +24,7 @@ pub struct Coherence {
     home: Home,
     holder: Holder,
     counters: Counters,
-    canary: CoherenceCanary,
+    mutant: Planted<CoherenceMutant>,
 }
 
 impl Coherence {
@@ -38,14 +38,14 @@ impl Coherence {
             home: Home::new(limits),
             holder: Holder::new(limits),
             counters: Counters::default(),
-            canary: CoherenceCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// Creates a machine with a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(me: NodeId, limits: &Limits, mutant: CoherenceMutant) -> Self {
-        Self { canary: CoherenceCanary::new(mutant), ..Self::new(me, limits) }
+        Self { mutant: Planted::new(mutant), ..Self::new(me, limits) }
     }
 
     /// Continues the numbering of grants after `last`: a home that takes over or recovers from a log must not use a
@@ -162,7 +162,7 @@ impl Coherence {
             lingering: &self.lingering,
             effects,
             counters: &mut self.counters,
-            canary: self.canary,
+            mutant: self.mutant,
         };
         (&mut self.home, &mut self.holder, context)
     }
@@ -243,7 +243,7 @@ impl Coherence {
     fn node_admitted(&mut self, node: NodeId) {
         if self.dead.remove(node) {
             debug_assert_eq!(self.home.names(node), None, "{node} is a new node");
-            let kept = self.canary.is(CoherenceMutant::FormerRequesterKept);
+            let kept = mutant!(self, FormerRequesterKept);
             debug_assert!(kept || self.holder.names(node).is_none(), "{node} is a new node");
         }
     }
@@ -261,8 +261,8 @@ impl Coherence {
 impl PartialEq for Coherence {
     /// Equal if they behave alike from now on; counters are ignored.
     fn eq(&self, other: &Self) -> bool {
-        (self.me, self.nodes_max, self.dead, self.lingering, self.canary)
-            == (other.me, other.nodes_max, other.dead, other.lingering, other.canary)
+        (self.me, self.nodes_max, self.dead, self.lingering, self.mutant)
+            == (other.me, other.nodes_max, other.dead, other.lingering, other.mutant)
             && self.home == other.home
             && self.holder == other.holder
     }

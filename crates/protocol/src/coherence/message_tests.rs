@@ -4,48 +4,33 @@ use super::{CoherenceMessage, Extent, Frame, Had, Level, Requester, Supply};
 use crate::wire::BODY;
 use alloc::vec::Vec;
 use farside_base::{
-    ErrorCode, Generation, GlobalAddress, Grant, LineAddress, LineSize, MemoryId, NodeId, Ticket,
+    ErrorCode, Generation, GlobalAddress, Grant, LineAddress, LineSize, MemoryId, NodeId, Random,
+    Ticket,
 };
 
-/// A deterministic pseudo-random sequence for a seed.
-struct MessageGenerator(u64);
+struct MessageGenerator(Random);
 
 impl MessageGenerator {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound
-    }
-
-    fn pick<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len() as u64) as usize]
-    }
-
     /// Small and large numbers alike.
     fn id(&mut self) -> u64 {
-        let bits = self.below(65) as u32;
-        self.word().checked_shr(bits).unwrap_or(0)
+        let bits = self.0.below(65) as u32;
+        self.0.word().checked_shr(bits).unwrap_or(0)
     }
 
     fn line(&mut self) -> LineAddress {
-        let size = LineSize::from_class(self.below(11) as u8).unwrap();
-        let offset = self.word() >> 22;
-        let generation = Generation(self.below(1_024) as u16);
-        let memory = MemoryId::new(NodeId(self.below(256) as u16), generation).unwrap();
+        let size = LineSize::from_class(self.0.below(11) as u8).unwrap();
+        let offset = self.0.word() >> 22;
+        let generation = Generation(self.0.below(1_024) as u16);
+        let memory = MemoryId::new(NodeId(self.0.below(256) as u16), generation).unwrap();
         GlobalAddress::new_in(memory, size, offset).unwrap().line()
     }
 
     fn level(&mut self) -> Level {
-        self.pick(&[Level::Invalid, Level::Shared, Level::Dirty])
+        *self.0.pick(&[Level::Invalid, Level::Shared, Level::Dirty])
     }
 
     fn optional<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        (self.below(2) == 1).then(|| value(self))
+        (self.0.below(2) == 1).then(|| value(self))
     }
 
     fn message(&mut self, kind: u64) -> CoherenceMessage {
@@ -59,9 +44,9 @@ impl MessageGenerator {
                 frame,
                 ticket,
                 held: self.optional(|numbers| Grant(numbers.id())),
-                covers: self.below(line.line_size().bytes() as u64 + 1) as u32,
+                covers: self.0.below(line.line_size().bytes() as u64 + 1) as u32,
             },
-            2 => CoherenceMessage::Evict { line, grant, dirty: self.below(2) == 1 },
+            2 => CoherenceMessage::Evict { line, grant, dirty: self.0.below(2) == 1 },
             3 => CoherenceMessage::Recall {
                 line,
                 grant,
@@ -79,17 +64,22 @@ impl MessageGenerator {
                 level: self.level(),
                 supply: {
                     let owner = NodeId(self.id() as u16);
-                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner), Supply::Nothing])
+                    *self.0.pick(&[
+                        Supply::Held,
+                        Supply::Home,
+                        Supply::Owner(owner),
+                        Supply::Nothing,
+                    ])
                 },
                 extent: Extent {
-                    first: self.below(2) == 1,
-                    bytes: 1 + self.below(line.line_size().bytes() as u64) as u32,
+                    first: self.0.below(2) == 1,
+                    bytes: 1 + self.0.below(line.line_size().bytes() as u64) as u32,
                 },
             },
             5 => CoherenceMessage::Refuse {
                 line,
                 ticket,
-                code: self.pick(&[ErrorCode::Unallocated, ErrorCode::LineLost]),
+                code: *self.0.pick(&[ErrorCode::Unallocated, ErrorCode::LineLost]),
                 supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
             },
             6 => CoherenceMessage::Data { line, ticket },
@@ -98,7 +88,7 @@ impl MessageGenerator {
             _ => CoherenceMessage::Ack {
                 line,
                 grant,
-                had: self.pick(&[Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded]),
+                had: *self.0.pick(&[Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded]),
                 left: self.level(),
             },
         }
@@ -108,7 +98,7 @@ impl MessageGenerator {
 #[test]
 fn every_message_comes_back() {
     for seed in 0..20_000 {
-        let message = MessageGenerator(seed).message(seed % 10);
+        let message = MessageGenerator(Random::new(seed)).message(seed % 10);
         assert_eq!(CoherenceMessage::decode(&message.encode()), Ok(message), "seed {seed}");
     }
 }
@@ -118,10 +108,10 @@ fn every_message_comes_back() {
 fn junk_is_refused() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 0..40_000 {
-        let mut numbers = MessageGenerator(seed);
+        let mut numbers = MessageGenerator(Random::new(seed));
         let mut body = numbers.message(seed % 10).encode();
-        for _ in 0..=numbers.below(3) {
-            let bit = numbers.below(BODY as u64 * 8) as usize;
+        for _ in 0..=numbers.0.below(3) {
+            let bit = numbers.0.below(BODY as u64 * 8) as usize;
             body[bit / 8] ^= 1 << (bit % 8);
         }
         match CoherenceMessage::decode(&body) {
@@ -138,8 +128,8 @@ fn junk_is_refused() {
 #[test]
 fn noise_is_refused() {
     for seed in 0..20_000 {
-        let mut numbers = MessageGenerator(seed);
-        let noise: Vec<u8> = (0..BODY).map(|_| numbers.word() as u8).collect();
+        let mut numbers = MessageGenerator(Random::new(seed));
+        let noise: Vec<u8> = (0..BODY).map(|_| numbers.0.word() as u8).collect();
         let body: [u8; BODY] = noise.try_into().expect("as long as a body");
         assert!(CoherenceMessage::decode(&body).is_err(), "seed {seed}");
     }
@@ -151,7 +141,7 @@ fn noise_is_refused() {
 fn each_kind_of_message_has_its_class() {
     use crate::wire::Class::{Forward, Reply, Request};
     let classes: Vec<_> =
-        (0..10).map(|kind| MessageGenerator(kind).message(kind).class()).collect();
+        (0..10).map(|kind| MessageGenerator(Random::new(kind)).message(kind).class()).collect();
     let expected = [Request, Request, Request, Forward, Reply, Reply, Reply, Reply, Request, Reply];
     assert_eq!(classes, expected);
 }
@@ -159,7 +149,7 @@ fn each_kind_of_message_has_its_class() {
 #[test]
 fn text_is_one_line_and_tells_everything_apart() {
     let mut texts: Vec<_> = (0..1_000)
-        .map(|seed| alloc::format!("{}", MessageGenerator(seed).message(seed % 10)))
+        .map(|seed| alloc::format!("{}", MessageGenerator(Random::new(seed)).message(seed % 10)))
         .collect();
     assert!(texts.iter().all(|text| !text.contains('\n')));
     texts.sort_unstable();

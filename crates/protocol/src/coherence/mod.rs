@@ -330,7 +330,7 @@ struct StepContext<'a> {
     lingering: &'a NodeSet,
     effects: &'a mut Effects,
     counters: &'a mut Counters,
-    canary: canary::CoherenceCanary,
+    mutant: farside_base::Planted<canary::CoherenceMutant>,
 }
 
 impl StepContext<'_> {

@@ -6,7 +6,7 @@
 //! the mark, unless it is cancelled or [undone](super::Action::Undo) before its session knows of it. A marked line is
 //! neither delegated nor lent, so marks never travel.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::LineLocks;
 use super::own::Locks;
 use super::{Mode, Range, Token};
@@ -16,7 +16,7 @@ use farside_base::LineAddress;
 impl Locks {
     /// Marks a range of an own line for which this home arbitrates.
     pub(super) fn mark(&mut self, at: LineAddress, range: Range) {
-        if self.line(at).bytes == 0 || self.rules.has(LockMutant::AbandonedForgotten) {
+        if self.line(at).bytes == 0 || mutant!(self.rules, AbandonedForgotten) {
             return;
         }
         if self.line(at).abandoned.is_empty() {

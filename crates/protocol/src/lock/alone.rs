@@ -1,6 +1,6 @@
 //! Fast path of an uncontended lock: two table look-ups and a few stores.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::{Authority, Holder};
 use super::own::{Deferred, Locks, TOKENS_LOW};
 use super::{Ask, Effects, LockEffect, Token};
@@ -35,7 +35,7 @@ impl Locks {
         if !range.fits(at) || range.refusal(bytes.into()).is_some() {
             return false;
         }
-        if self.rules.has(LockMutant::TokenRepeated) || self.rules.has(LockMutant::ShortTokens) {
+        if mutant!(self.rules, TokenRepeated) || mutant!(self.rules, ShortTokens) {
             return false;
         }
         let Some(session) = self.sessions.get_mut(issued.session) else {

@@ -1,6 +1,6 @@
 //! Arbitration of a line's locks: granting, refusing, queueing, and passing a lock to the next waiter.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::{Admission, Authority, LineLocks, Waiter};
 use super::own::{Locks, TOKENS_LOW, TOKENS_PER_DELEGATION};
 use super::{Ask, Delegation, Effects, Here, LockEffect, LockMessage, Token};
@@ -114,7 +114,7 @@ impl Locks {
         effects: &mut Effects,
     ) {
         let node = waiter.session.node();
-        if self.rules.has(LockMutant::DeniedTryUndoes)
+        if mutant!(self.rules, DeniedTryUndoes)
             && let Some(line) = self.lines.get_mut(at)
         {
             line.holders.take(|holder| holder.is_base_of(waiter));
@@ -129,8 +129,8 @@ impl Locks {
 
     /// Takes a token of the authority. The caller ensures that there is one.
     fn take_token(&mut self, at: LineAddress, effects: &mut Effects) -> Token {
-        let repeat = self.rules.has(LockMutant::TokenRepeated);
-        let short = self.rules.has(LockMutant::ShortTokens);
+        let repeat = mutant!(self.rules, TokenRepeated);
+        let short = mutant!(self.rules, ShortTokens);
         let next_of_home = self.token_next;
         let line = self.line(at);
         let Authority::Delegate { number, ref mut next, end, ref mut offered } = line.authority

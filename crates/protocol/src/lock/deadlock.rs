@@ -29,7 +29,7 @@
 //! a session closed, a node died, or another cycle through the same session was broken: then the victim was in a
 //! cycle that has just ended.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::{LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
 use super::waits::Abort;
@@ -98,7 +98,7 @@ impl Locks {
         let holders = self.lines.get(at).map(|line| &line.holders);
         let holder = holders.and_then(|holders| holders.iter().find(|held| held.name() == token));
         if let Some(session) = holder.map(|holder| holder.session)
-            && !self.rules.has(LockMutant::ProbeNotForwarded)
+            && !mutant!(self.rules, ProbeNotForwarded)
         {
             let holders = Vec::from([(token, session, probe.youngest)]);
             self.follow(at, Met { holders, closed: None }, probe, effects);
@@ -158,8 +158,7 @@ impl Locks {
 
     /// The waiter with the closed probe of this number.
     fn sender(&self, at: LineAddress, number: u64) -> Option<RequestKey> {
-        let queue =
-            &self.lines.get(at).filter(|_| !self.rules.has(LockMutant::OneCycleEach))?.queue;
+        let queue = &self.lines.get(at).filter(|_| !mutant!(self.rules, OneCycleEach))?.queue;
         Some(queue.iter().find(|waiter| waiter.closed == number)?.key())
     }
 
@@ -361,5 +360,5 @@ impl LineLocks {
 
 /// The younger of two waits.
 fn younger(rules: Rules, a: ProbedWait, b: ProbedWait) -> ProbedWait {
-    if rules.has(LockMutant::OldestIsVictim) { a.min(b) } else { a.max(b) }
+    if mutant!(rules, OldestIsVictim) { a.min(b) } else { a.max(b) }
 }

@@ -1,6 +1,6 @@
 //! The home of a line: requests of other nodes, and the return of a delegation.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::{Authority, Early, RequestKey, Waiter};
 use super::own::Locks;
 use super::session::NO_OPERATION;
@@ -139,7 +139,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         self.check_token(token)?;
-        let dropped = self.rules.has(LockMutant::EarlyReleaseDropped);
+        let dropped = mutant!(self.rules, EarlyReleaseDropped);
         let bound = self.items_max();
         let Some(line) = self.lines.get_mut(at) else {
             return Ok(());
@@ -180,7 +180,7 @@ impl Locks {
         if let Some(waiter) = orphan.and_then(|place| line.queue.remove(place)) {
             self.refuse(at, &waiter, ErrorCode::NotLocked, effects);
         }
-        if untold && held.abandoned && !self.rules.has(LockMutant::UndoneTellsNobody) {
+        if untold && held.abandoned && !mutant!(self.rules, UndoneTellsNobody) {
             self.mark(at, held.range);
         }
         self.promote(at, effects);
@@ -199,7 +199,7 @@ impl Locks {
             return Err(Violation("an invalid ticket"));
         }
         let key = RequestKey(from, ticket);
-        let dropped = self.rules.has(LockMutant::EarlyCancelDropped);
+        let dropped = mutant!(self.rules, EarlyCancelDropped);
         let bound = self.items_max();
         let Some(line) = self.lines.get_mut(at) else {
             return Ok(());
@@ -230,11 +230,11 @@ impl Locks {
             effects.push(LockEffect::Send { to: key.0, message });
         } else {
             let marked = line.take_back(key);
-            if let Some(range) = marked.filter(|_| !self.rules.has(LockMutant::UndoneTellsNobody)) {
+            if let Some(range) = marked.filter(|_| !mutant!(self.rules, UndoneTellsNobody)) {
                 self.mark(at, range);
             }
         }
-        if !self.rules.has(LockMutant::CancelWakesNobody) {
+        if !mutant!(self.rules, CancelWakesNobody) {
             self.promote(at, effects);
         }
     }
@@ -371,7 +371,7 @@ impl Locks {
             self.refuse_all(at, effects);
         }
         self.promote(at, effects);
-        if !self.rules.has(LockMutant::ReturnNotProbed) {
+        if !mutant!(self.rules, ReturnNotProbed) {
             let line = self.lines.get(at).expect("the caller found it");
             self.blocked.extend(line.queue.iter().map(|waiter| (at, waiter.key())));
         }
@@ -461,10 +461,8 @@ impl Locks {
 
     /// Removes the holders and requests of a dead node from an own line.
     fn bury(&mut self, at: LineAddress, node: NodeId, left: bool, effects: &mut Effects) {
-        let (keeps, holds) = (
-            self.rules.has(LockMutant::DeadDelegateKeeps),
-            self.rules.has(LockMutant::DeadStillHold),
-        );
+        let (keeps, holds) =
+            (mutant!(self.rules, DeadDelegateKeeps), mutant!(self.rules, DeadStillHold));
         let line = self.line(at);
         line.limbo.retain(|waiter| waiter.session.node() != node);
         line.queue.retain(|waiter| waiter.session.node() != node);
@@ -478,7 +476,7 @@ impl Locks {
         if line.authority.is_with(node) || line.authority.is_coming_from(node) {
             if !keeps {
                 self.take_authority(at);
-                if !(left || self.rules.has(LockMutant::DeadDelegateUnmarked)) {
+                if !(left || mutant!(self.rules, DeadDelegateUnmarked)) {
                     self.mark(at, Range { start: 0, bytes: at.line_size().bytes() as u32 });
                 }
                 self.resume(at, effects);

@@ -1,35 +1,30 @@
 //! The lock state of one line, and the order of grants. Pure computation: it sends nothing, and does not know on
 //! which node it runs.
 
-use super::canary::{LockCanary, LockMutant};
+use super::canary::{LockMutant, mutant};
 use super::lent::Loan;
 use super::{Ask, Mode, Patience, ProbedWait, Range, Token};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, SessionId, Ticket};
+use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, Planted, SessionId, Ticket};
 
 /// Parameters of the order of grants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Rules {
     /// How often a reader may overtake one waiting writer.
     pub(super) handovers_max: u32,
-    pub(super) canary: LockCanary,
+    pub(super) mutant: Planted<LockMutant>,
 }
 
 impl Rules {
-    /// Whether a defect is enabled.
-    pub(super) fn has(self, mutant: LockMutant) -> bool {
-        self.canary.is(mutant)
-    }
-
     fn conflict(self, a: (Range, Mode), b: (Range, Mode)) -> bool {
         if a.1 == Mode::Read && b.1 == Mode::Read {
             return false;
         }
-        if self.has(LockMutant::EqualRangesOnly) {
+        if mutant!(self, EqualRangesOnly) {
             return a.0 == b.0;
         }
-        a.0.overlaps(b.0) || self.has(LockMutant::WholeLine)
+        a.0.overlaps(b.0) || mutant!(self, WholeLine)
     }
 }
 
@@ -248,16 +243,14 @@ impl LineLocks {
     /// Decides whether a new request is granted, queued or refused.
     pub(super) fn admit(&self, rules: Rules, waiter: &Waiter) -> Admission {
         let blocked = match waiter.ask {
-            Ask::Lock { .. } if rules.has(LockMutant::Barging) => {
-                self.is_held_against(rules, waiter)
-            }
+            Ask::Lock { .. } if mutant!(rules, Barging) => self.is_held_against(rules, waiter),
             Ask::Lock { .. } => self.blocks(rules, waiter, self.queue.len()),
             Ask::Upgrade { .. } => {
                 if !self.holders.iter().any(|holder| holder.is_base_of(waiter)) {
                     return Admission::Refuse(ErrorCode::NotLocked);
                 }
                 if self.upgrades().any(|other| other.range.overlaps(waiter.range))
-                    && !rules.has(LockMutant::UpgradersWait)
+                    && !mutant!(rules, UpgradersWait)
                 {
                     return Admission::Refuse(ErrorCode::UpgradeConflict);
                 }
@@ -267,7 +260,7 @@ impl LineLocks {
         match (blocked, waiter.ask.patience()) {
             (false, _) => Admission::Grant,
             (true, Patience::Wait) => Admission::Queue,
-            (true, Patience::Try) if rules.has(LockMutant::TryWaits) => Admission::Queue,
+            (true, Patience::Try) if mutant!(rules, TryWaits) => Admission::Queue,
             (true, Patience::Try) => Admission::Refuse(ErrorCode::Busy),
         }
     }
@@ -304,9 +297,7 @@ impl LineLocks {
             rules.conflict(other.claim(), reader.claim()) && other.overtaken >= rules.handovers_max
         };
         let too_often = self.queue.iter().skip(last + 1).any(bound);
-        if too_often && !rules.has(LockMutant::EndlessBatch)
-            || !self.blocks(rules, reader, last + 1)
-        {
+        if too_often && !mutant!(rules, EndlessBatch) || !self.blocks(rules, reader, last + 1) {
             return end;
         }
         last + 1

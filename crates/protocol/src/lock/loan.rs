@@ -10,7 +10,7 @@
 //! is before any request waits for it; and a session's locks on loan are not in its count, so the borrower enforces
 //! the limit.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::lent::{Hold, Loan};
 use super::line::{Authority, Holder, LineLocks};
 use super::own::{Locks, TOKENS_LOW};
@@ -50,10 +50,10 @@ impl Locks {
             | Authority::Recalling { .. }
             | Authority::Elsewhere { .. } => return None,
         };
-        let idle = line.is_idle() || self.rules.has(LockMutant::LoanWhileHeld);
+        let idle = line.is_idle() || mutant!(self.rules, LoanWhileHeld);
         // A deferred request starts without an event that names its line.
         let named = self.deferred.iter().any(|next| next.request.line == at);
-        let wanted = named && !self.rules.has(LockMutant::LoanDespiteDeferred);
+        let wanted = named && !mutant!(self.rules, LoanDespiteDeferred);
         let room = self.lent < self.limits.delegations_max;
         let loan = Loan { first: Token(first), tokens, bytes: line.bytes };
         (idle && !wanted && room && tokens > 0).then_some(loan)
@@ -61,7 +61,7 @@ impl Locks {
 
     /// Ends a loan with `used` tokens granted, the last one for the lock that is still `held`.
     pub fn take_back(&mut self, at: LineAddress, used: u32, held: Option<Hold>) {
-        let (me, again) = (self.me, self.rules.has(LockMutant::LoanTokensAgain));
+        let (me, again) = (self.me, mutant!(self.rules, LoanTokensAgain));
         let line = self.lines.get_mut(at).expect("a lent line is not forgotten");
         let loan = line.lent.take().expect("what is taken back was lent");
         debug_assert!(used <= loan.tokens, "more grants than tokens");
@@ -77,7 +77,7 @@ impl Locks {
         }
         self.lent -= 1;
         self.link(at);
-        if let Some(held) = held.filter(|_| !self.rules.has(LockMutant::LoanForgetsHolder)) {
+        if let Some(held) = held.filter(|_| !mutant!(self.rules, LoanForgetsHolder)) {
             let token = Token(loan.first.0 + u64::from(used) - 1);
             self.hold_lent(at, held, token);
         }

@@ -1,6 +1,6 @@
 //! The lock machine, and the requests of its own sessions.
 
-use super::canary::{LockCanary, LockMutant};
+use super::canary::mutant;
 use super::line::{LineLocks, RequestKey, Rules, Waiter};
 use super::waits::{Abort, LockSession};
 use super::{
@@ -12,7 +12,7 @@ use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{
-    ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, SessionId, Ticket,
+    ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, Planted, SessionId, Ticket,
 };
 
 /// Tokens per delegation: enough that requests for more are rare, few enough that 64 bits last for 2^48 delegations.
@@ -84,10 +84,7 @@ impl Locks {
     pub fn new(me: NodeId, limits: &Limits) -> Self {
         Self {
             me,
-            rules: Rules {
-                handovers_max: limits.lock_handovers_max,
-                canary: LockCanary::default(),
-            },
+            rules: Rules { handovers_max: limits.lock_handovers_max, mutant: Planted::NONE },
             limits: Bounds {
                 nodes_max: limits.nodes_max,
                 sessions_max: limits.sessions_max,
@@ -116,8 +113,8 @@ impl Locks {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: LockMutant) -> Self {
-        self.rules.canary = LockCanary::new(mutant);
+    pub fn with_mutant(mut self, mutant: super::LockMutant) -> Self {
+        self.rules.mutant = Planted::new(mutant);
         self
     }
 
@@ -280,14 +277,14 @@ impl Locks {
         if self.dead.contains(at.home()) {
             return Err(ErrorCode::NodeLost);
         }
-        let any_mode = self.rules.has(LockMutant::UnlockAnyMode);
+        let any_mode = mutant!(self.rules, UnlockAnyMode);
         let line = self.lines.get_mut(at).ok_or(ErrorCode::NotLocked)?;
         let held = line.holders.take(|holder| {
             holder.session == session && holder.range == range && (holder.mode == mode || any_mode)
         });
         let held = held.ok_or(ErrorCode::NotLocked)?;
         let untold = matches!(request.action, Action::Undo(_));
-        if untold && held.abandoned && !self.rules.has(LockMutant::UndoneTellsNobody) {
+        if untold && held.abandoned && !mutant!(self.rules, UndoneTellsNobody) {
             self.mark(at, held.range);
         }
         let line = self.line(at);
@@ -394,7 +391,7 @@ impl Locks {
         if !gone {
             let message = LockMessage::Cancel { line: at, ticket: waiter.ticket };
             effects.push(LockEffect::Send { to: at.home(), message });
-        } else if !self.rules.has(LockMutant::CancelWakesNobody) {
+        } else if !mutant!(self.rules, CancelWakesNobody) {
             self.promote(at, effects);
         }
     }

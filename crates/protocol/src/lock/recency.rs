@@ -1,7 +1,7 @@
 //! LRU list of the lines for which this node arbitrates, linked through their entries. It bounds the number of unused
 //! entries: own lines are dropped, delegations returned.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::Authority;
 use super::own::Locks;
 use super::{Effects, LockEffect, LockMessage};
@@ -47,7 +47,7 @@ impl Locks {
 
     /// Drops the oldest idle lines while there are too many.
     pub(super) fn trim(&mut self, effects: &mut Effects) {
-        if self.rules.has(LockMutant::EndlessDelegations) {
+        if mutant!(self.rules, EndlessDelegations) {
             return;
         }
         let mut looks = self.listed;

@@ -1,6 +1,6 @@
 //! A node that is not the home of a line: the answers to its requests, and its role as a delegate.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::{Authority, Holder, Waiter};
 use super::own::{Locks, TOKENS_LOW};
 use super::{Ask, Delegation, Effects, LockEffect, LockMessage, Step, Token};
@@ -166,7 +166,7 @@ impl Locks {
         if waiter.cancelled {
             return Ok(());
         }
-        if self.rules.has(LockMutant::MovedForgotten) {
+        if mutant!(self.rules, MovedForgotten) {
             self.line(at).limbo.push_back(waiter);
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Locks {
         let line = self.lines.get_mut(at).ok_or(Violation("a recall without a delegation"))?;
         match line.authority {
             Authority::Delegate { number: held, .. } if held == number => {
-                if line.queue.is_empty() || !self.rules.has(LockMutant::DelegateKeeps) {
+                if line.queue.is_empty() || !mutant!(self.rules, DelegateKeeps) {
                     self.give_back(at, number, effects);
                 }
                 Ok(())
@@ -199,7 +199,7 @@ impl Locks {
             Authority::Elsewhere { ref mut recall }
                 if number > seen && recall.is_none() && !line.limbo.is_empty() =>
             {
-                if self.rules.has(LockMutant::RecallNumberIgnored) {
+                if mutant!(self.rules, RecallNumberIgnored) {
                     let message =
                         LockMessage::Returned { line: at, number, holders: 0, waiters: 0 };
                     effects.push(LockEffect::Send { to: from, message });
@@ -219,7 +219,7 @@ impl Locks {
     /// Returns a delegation: its holders, its waiters in order, then `Returned`. The waiters are requests in flight
     /// to the home from now on.
     fn give_back(&mut self, at: LineAddress, number: Token, effects: &mut Effects) {
-        let forgets = self.rules.has(LockMutant::ReturnsNoHolders);
+        let forgets = mutant!(self.rules, ReturnsNoHolders);
         let line = self.line(at);
         let to = at.home();
         let mut holders = 0;

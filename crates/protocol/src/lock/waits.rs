@@ -1,6 +1,6 @@
 //! The state of sessions of this node, and the waits that fail.
 
-use super::canary::LockMutant;
+use super::canary::mutant;
 use super::line::Rules;
 use farside_base::{LineAddress, NodeId, Ticket};
 
@@ -28,7 +28,7 @@ impl LockSession {
     /// Counts a lock. The first one sets the session's birth, unless it starts over as a victim.
     pub(super) fn count(&mut self, birth_last: &mut u64, rules: Rules) {
         if self.locks == 0 {
-            if !self.victim || rules.has(LockMutant::VictimForgetsAge) {
+            if !self.victim || mutant!(rules, VictimForgetsAge) {
                 *birth_last = birth_last.saturating_add(1);
                 self.birth = *birth_last;
             }

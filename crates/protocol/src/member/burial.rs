@@ -25,12 +25,12 @@
 //! *Invalid messages.* A peer's notification counts for that peer alone, and only if it names the node that this node
 //! considers dead: a peer that names others delays nothing reported by correct peers.
 
-use super::canary::{MemberCanary, MemberMutant};
+use super::canary::{MemberMutant, mutant};
 use crate::Table;
 use crate::wire::{Class, Violation};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use farside_base::{NodeId, NodeSet, ViewNumber};
+use farside_base::{NodeId, NodeSet, Planted, ViewNumber};
 
 /// The message classes that refer to a third node; each link keeps the order within one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -131,24 +131,19 @@ pub struct Burials {
     /// By dead node, lane and peer: the view that admitted the last node of that number that the peer reported dead,
     /// until this node has settled that death.
     heard: BTreeMap<(NodeId, Lane, NodeId), ViewNumber>,
-    canary: MemberCanary,
+    mutant: Planted<MemberMutant>,
 }
 
 impl Burials {
     /// Creates the machine with no dead nodes. Node numbers are below `nodes_max`.
     pub fn new(nodes_max: u16) -> Self {
-        Self {
-            nodes_max,
-            graves: Table::new(),
-            heard: BTreeMap::new(),
-            canary: MemberCanary::default(),
-        }
+        Self { nodes_max, graves: Table::new(), heard: BTreeMap::new(), mutant: Planted::NONE }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: MemberMutant) -> Self {
-        self.canary = MemberCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -203,7 +198,7 @@ impl Burials {
             debug_assert!(last.born < born, "deaths of one number come in order");
             debug_assert!(last.settled, "settled before the number was reused");
         }
-        let early = self.canary.is(MemberMutant::DeathSettledAtOnce);
+        let early = mutant!(self, DeathSettledAtOnce);
         let awaited = if early { NodeSet::EMPTY } else { linked };
         self.graves.insert(node, Grave { born, awaited, told: [linked; 2], settled: false });
         for lane in Lane::ALL {
@@ -252,7 +247,7 @@ impl Burials {
         lane: Lane,
         effects: &mut Vec<RemovalEffect>,
     ) {
-        if !self.canary.is(MemberMutant::BurialUnanswered) {
+        if !mutant!(self, BurialUnanswered) {
             effects.push(RemovalEffect::Tell { to, node, born, lane, answer: true });
         }
     }
@@ -265,8 +260,8 @@ impl Burials {
 
     /// Whether a death can be settled now: every awaited peer has sent its notification in each lane.
     fn is_due(&self, node: NodeId, grave: &Grave) -> bool {
-        let any_bearer = self.canary.is(MemberMutant::FormerBurialCounts);
-        let one_lane = self.canary.is(MemberMutant::BurialOvertakesRecalls);
+        let any_bearer = mutant!(self, FormerBurialCounts);
+        let one_lane = mutant!(self, BurialOvertakesRecalls);
         let says = |lane, peer| {
             let said = self.heard.get(&(node, lane, peer));
             said.is_some_and(|said| *said == grave.born || any_bearer)
@@ -288,7 +283,7 @@ impl Burials {
                 grave.settled = true;
                 let born = grave.born;
                 effects.push(RemovalEffect::Settled { node, born });
-                if !self.canary.is(MemberMutant::FormerBurialCounts) {
+                if !mutant!(self, FormerBurialCounts) {
                     self.heard.retain(|(dead, ..), said| *dead != node || *said > born);
                 }
             }

@@ -39,7 +39,7 @@ mod numbers;
 mod quorum;
 
 use self::judgement::{Accusations, Vote};
-use super::canary::{MemberCanary, MemberMutant};
+use super::canary::{MemberMutant, mutant};
 use super::event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 use super::hello::{
     Join, JoinRefusal, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome, version_refusal,
@@ -50,7 +50,8 @@ use crate::wire::Violation;
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{
-    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber,
+    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, Planted,
+    ViewNumber,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,7 +98,7 @@ pub struct Membership {
     vote: Vote,
     /// Accusations to be judged, at the coordinator or the node that takes over.
     accusations: Accusations,
-    canary: MemberCanary,
+    mutant: Planted<MemberMutant>,
 }
 
 impl Membership {
@@ -117,7 +118,7 @@ impl Membership {
             leaving: false,
             vote: Vote::default(),
             accusations: Accusations::default(),
-            canary: MemberCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -130,7 +131,7 @@ impl Membership {
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: MemberMutant) -> Self {
-        self.canary = MemberCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -167,7 +168,7 @@ impl Membership {
 
     /// The node that makes the views or is about to: the earliest admitted of the live, reachable nodes.
     pub fn coordinator(&self) -> Option<NodeId> {
-        if self.canary.is(MemberMutant::LowestNumberCoordinates) {
+        if mutant!(self, LowestNumberCoordinates) {
             let reached = |member: &&RosterEntry| !member.gone && !member.suspect;
             return self.roster.iter().filter(reached).map(|member| member.node).min();
         }
@@ -411,7 +412,7 @@ impl Membership {
         }
         if peer.view > self.view {
             // No view known to this node has named it yet.
-            return match self.canary.is(MemberMutant::EarlyPeerRefused) {
+            return match mutant!(self, EarlyPeerRefused) {
                 true => deny(ErrorCode::Busy),
                 false => JoinDecision::Wait,
             };
@@ -501,7 +502,7 @@ impl Membership {
     /// Declares a node dead; false if it was declared dead before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         // On fabrics where live members are always reachable, each death is certain.
-        let certain = !self.identity.quorum || self.canary.is(MemberMutant::RemovedCountsAsEnded);
+        let certain = !self.identity.quorum || mutant!(self, RemovedCountsAsEnded);
         self.roster.note_ended(node, certain);
         let new = self.roster.declare(node);
         self.accusations.forget(node);
@@ -524,7 +525,7 @@ impl Membership {
     /// Handles the loss of a node detected by a link, not a view; `ended` if its process has ended, otherwise it may
     /// be alive.
     fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
-        if self.stage == MembershipStage::Joining && !self.canary.is(MemberMutant::JoinerJudges) {
+        if self.stage == MembershipStage::Joining && !mutant!(self, JoinerJudges) {
             return self.lost_by_joiner(node, effects);
         }
         let outside = matches!(self.stage, MembershipStage::Outside | MembershipStage::Over);
@@ -559,8 +560,7 @@ impl Membership {
 
     /// Whether `node` is the coordinator that welcomed this joiner.
     fn welcomed_by(&self, node: NodeId) -> bool {
-        !self.canary.is(MemberMutant::JoinerOutlivesCoordinator)
-            && self.roster.first() == Some(node)
+        !mutant!(self, JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
     }
 
     /// Handles the removal of this node by another member: this node decides about no member any more.
@@ -608,7 +608,7 @@ impl Membership {
             |member: &RosterEntry| member.linked && member.node != me && !member.heard_leave;
         // A member that leaves before suspects are judged would take away a vote that decides about them.
         let waits = self.roster.find_where(silent).is_some() || self.has_suspects();
-        let early = self.canary.is(MemberMutant::LeavesUnheard);
+        let early = mutant!(self, LeavesUnheard);
         if self.leaving && self.stage != MembershipStage::Over && (!waits || early) {
             self.finish_leave(effects);
         }
@@ -737,10 +737,9 @@ impl Membership {
         match self.stage {
             MembershipStage::TakingOver => true,
             MembershipStage::Joining | MembershipStage::Member => {
-                self.coordinator() == Some(from)
-                    || self.canary.is(MemberMutant::FormerCoordinatorHeard)
+                self.coordinator() == Some(from) || mutant!(self, FormerCoordinatorHeard)
             }
-            MembershipStage::Coordinator => self.canary.is(MemberMutant::TakeoverWithoutReports),
+            MembershipStage::Coordinator => mutant!(self, TakeoverWithoutReports),
             MembershipStage::Outside | MembershipStage::Over => false,
         }
     }
@@ -767,7 +766,7 @@ impl Membership {
 
     fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
         let declared = self.declare(node, effects);
-        if self.canary.is(MemberMutant::DeadTwice) && !declared {
+        if mutant!(self, DeadTwice) && !declared {
             let born = self.born_of(node);
             effects.push(MemberEffect::Dead { node, born, death: Death::Ended });
         }
@@ -799,9 +798,7 @@ impl Membership {
             return Err(Violation("takeover by a later node"));
         }
         match self.stage {
-            MembershipStage::Joining
-                if !self.canary.is(MemberMutant::JoinerOutlivesCoordinator) =>
-            {
+            MembershipStage::Joining if !mutant!(self, JoinerOutlivesCoordinator) => {
                 self.fail_lost_coordinator(effects);
                 return Ok(());
             }
@@ -827,7 +824,7 @@ impl Membership {
     /// asker lacks.
     fn report_to(&mut self, from: NodeId, number: ViewNumber, effects: &mut Effects) {
         let born = self.born_of(from);
-        let heard = self.canary.is(MemberMutant::FormerCoordinatorHeard);
+        let heard = mutant!(self, FormerCoordinatorHeard);
         // Suspects are declared dead by views only.
         let declared =
             |member: &RosterEntry| member.born < born && !member.gone && !member.suspect && !heard;
@@ -849,7 +846,7 @@ impl Membership {
         settled: ViewNumber,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if self.canary.is(MemberMutant::TakeoverWithoutReports) {
+        if mutant!(self, TakeoverWithoutReports) {
             return Ok(());
         }
         if self.stage != MembershipStage::TakingOver {
@@ -871,8 +868,8 @@ impl Membership {
         let me = self.me;
         let silent =
             |member: &RosterEntry| member.linked && member.node != me && member.reported.is_none();
-        let all_answered = self.roster.find_where(silent).is_none()
-            || self.canary.is(MemberMutant::TakeoverWithoutReports);
+        let all_answered =
+            self.roster.find_where(silent).is_none() || mutant!(self, TakeoverWithoutReports);
         if self.stage != MembershipStage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
@@ -894,7 +891,7 @@ impl Membership {
     }
 
     fn expel_unlinked(&mut self, effects: &mut Effects) {
-        if self.canary.is(MemberMutant::UnlinkedKept) {
+        if mutant!(self, UnlinkedKept) {
             return;
         }
         for node in

@@ -3,7 +3,8 @@
 
 use crate::cluster::{CoherenceCluster, EXTENT, line};
 use farside_base::{
-    ErrorCode, GlobalAddress, Grant, Limits, LineAddress, LineSize, NodeId, OperationId, Ticket,
+    ErrorCode, GlobalAddress, Grant, Limits, LineAddress, LineSize, NodeId, OperationId, Random,
+    Ticket,
 };
 use farside_protocol::coherence::{
     Coherence, CoherenceEvent, CoherenceMessage, Effects, Frame, Had, HeldLine, Here, Level,
@@ -150,53 +151,45 @@ fn unexpected_answers_are_refused() {
     refused(&mut cluster, 0, 2, grant(Ticket(1), Level::Shared, Supply::Owner(NodeId(0))));
 }
 
-/// A deterministic pseudo-random sequence for a seed.
-struct InputGenerator(u64);
+struct InputGenerator(Random);
 
 impl InputGenerator {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % bound
-    }
-
     fn node(&mut self) -> NodeId {
-        NodeId(self.below(4) as u16)
+        NodeId(self.0.below(4) as u16)
     }
 
     fn level(&mut self) -> Level {
-        [Level::Invalid, Level::Shared, Level::Dirty][self.below(3) as usize]
+        [Level::Invalid, Level::Shared, Level::Dirty][self.0.below(3) as usize]
     }
 
     fn line(&mut self) -> LineAddress {
-        let node = NodeId(self.below(3) as u16);
+        let node = NodeId(self.0.below(3) as u16);
         GlobalAddress::new(node, LineSize::DEFAULT, 0).unwrap().line()
     }
 
     fn here(&mut self) -> Here {
-        let grant = Grant(self.below(6));
+        let grant = Grant(self.0.below(6));
         Here {
             held: HeldLine { level: self.level(), grant },
-            extent: (self.below(8) > 0).then_some(EXTENT),
+            extent: (self.0.below(8) > 0).then_some(EXTENT),
         }
     }
 
     fn requester(&mut self) -> Requester {
-        Requester { node: self.node(), frame: FRAME, ticket: Ticket(self.below(4)) }
+        Requester { node: self.node(), frame: FRAME, ticket: Ticket(self.0.below(4)) }
     }
 
     fn message(&mut self, line: LineAddress) -> CoherenceMessage {
-        let (ticket, grant) = (Ticket(self.below(4)), Grant(self.below(6)));
-        let optional = self.below(2) == 1;
-        match self.below(10) {
+        let (ticket, grant) = (Ticket(self.0.below(4)), Grant(self.0.below(6)));
+        let optional = self.0.below(2) == 1;
+        match self.0.below(10) {
             0 => CoherenceMessage::Read { line, frame: FRAME, ticket },
             1 => CoherenceMessage::Write {
                 line,
                 frame: FRAME,
                 ticket,
                 held: optional.then_some(grant),
-                covers: [0, 8, 512][self.below(3) as usize],
+                covers: [0, 8, 512][self.0.below(3) as usize],
             },
             2 => CoherenceMessage::Evict { line, grant, dirty: optional },
             3 => CoherenceMessage::Recall {
@@ -211,7 +204,7 @@ impl InputGenerator {
                 grant,
                 level: self.level(),
                 supply: [Supply::Held, Supply::Home, Supply::Owner(self.node()), Supply::Nothing]
-                    [self.below(4) as usize],
+                    [self.0.below(4) as usize],
                 extent: EXTENT,
             },
             5 => CoherenceMessage::Refuse {
@@ -226,7 +219,8 @@ impl InputGenerator {
             _ => CoherenceMessage::Ack {
                 line,
                 grant,
-                had: [Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded][self.below(4) as usize],
+                had: [Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded]
+                    [self.0.below(4) as usize],
                 left: self.level(),
             },
         }
@@ -234,14 +228,14 @@ impl InputGenerator {
 
     fn event(&mut self) -> CoherenceEvent {
         let (line, here) = (self.line(), self.here());
-        let operation = OperationId(self.below(1_000));
-        match self.below(40) {
+        let operation = OperationId(self.0.below(1_000));
+        match self.0.below(40) {
             0..7 => CoherenceEvent::Issue {
                 operation,
                 line,
                 want: [Want::Read, Want::Write, Want::Overwrite { covers: 512, continues: false }]
-                    [self.below(3) as usize],
-                pin: self.below(4) == 0,
+                    [self.0.below(3) as usize],
+                pin: self.0.below(4) == 0,
                 frame: FRAME,
                 here,
             },
@@ -250,13 +244,13 @@ impl InputGenerator {
             10..12 => CoherenceEvent::Evict { line, here },
             12 => CoherenceEvent::Retire { operation, line, here },
             13..16 => CoherenceEvent::Placed { line, here },
-            16 if self.below(8) == 0 => CoherenceEvent::NodeDead { node: self.node() },
+            16 if self.0.below(8) == 0 => CoherenceEvent::NodeDead { node: self.node() },
             17 => CoherenceEvent::Settled { node: self.node() },
             18..20 => {
-                let operation = (self.below(2) == 0).then_some(operation);
+                let operation = (self.0.below(2) == 0).then_some(operation);
                 CoherenceEvent::WriteBack { operation, line, here }
             }
-            20 if self.below(8) == 0 => CoherenceEvent::DropPins,
+            20 if self.0.below(8) == 0 => CoherenceEvent::DropPins,
             _ => CoherenceEvent::Received { from: self.node(), message: self.message(line), here },
         }
     }
@@ -268,7 +262,7 @@ impl InputGenerator {
 fn arbitrary_messages_never_panic() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 1..3_000_u64 {
-        let mut numbers = InputGenerator(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers = InputGenerator(Random::new(seed));
         let mut machine = Coherence::new(NodeId(0), &Limits::TINY);
         let mut effects = Effects::new();
         for step in 0..60 {

@@ -2,10 +2,9 @@
 
 mod halves;
 mod memory;
-mod random;
 
 use farside_base::{
-    Access, LocalSlice, Memory, Operation, RegionId, RegionKind, RemoteRegionId, Source,
+    Access, LocalSlice, Memory, Operation, Random, RegionId, RegionKind, RemoteRegionId, Source,
 };
 use farside_protocol::channel::{
     Acknowledge, Arrival, Completed, Content, DeviceWords, Effects, HeldMessage, Kind, MemoryPlan,
@@ -14,7 +13,6 @@ use farside_protocol::channel::{
 use farside_protocol::wire::Violation;
 pub(crate) use halves::{Driven, HalfRole};
 use memory::Strict;
-use random::SplitMix64;
 
 const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 /// The program's own region.
@@ -51,7 +49,7 @@ pub(crate) struct Life<H> {
     pub(crate) bells: Strict,
     pub(crate) counters: Strict,
     user: Strict,
-    pub(crate) random: SplitMix64,
+    pub(crate) random: Random,
     connected: Vec<bool>,
     receives: Vec<(Peer, Name, LocalSlice)>,
     asked: Vec<PendingRequest>,
@@ -60,27 +58,27 @@ pub(crate) struct Life<H> {
     violations: u64,
 }
 
-fn draw_shape(kind: Kind, random: &mut SplitMix64) -> Shape {
+fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
     loop {
-        let message_bytes_max = random.pick(&[1, 7, 8, 30, 64, 200, 1_000]) as u32;
-        let mirrored = random.chance(2);
+        let message_bytes_max = *random.pick(&[1, 7, 8, 30, 64, 200, 1_000]) as u32;
+        let mirrored = random.one_in(2);
         let shape = Shape {
             message_bytes_max,
-            slots: random.pick(&[1, 2, 3, 8, 20]) as u32,
-            ring_bytes: random.pick(&[64, 256, 1_024, 4_096]),
+            slots: *random.pick(&[1, 2, 3, 8, 20]) as u32,
+            ring_bytes: *random.pick(&[64, 256, 1_024, 4_096]),
             peers_max: if kind.shares_receiver() || kind.shares_sender() {
-                random.pick(&[1, 2, 3]) as u16
+                *random.pick(&[1, 2, 3]) as u16
             } else {
                 1
             },
             mirrored,
-            prefetch_bytes: random.pick(&[0, 0, 64, 500]) as u32,
+            prefetch_bytes: *random.pick(&[0, 0, 64, 500]) as u32,
             acknowledge: match random.below(3) {
                 0 => Acknowledge::Word,
                 1 => Acknowledge::Message,
                 _ => Acknowledge::ReadTail,
             },
-            signal: if random.chance(2) { Signal::Word } else { Signal::Message },
+            signal: if random.one_in(2) { Signal::Word } else { Signal::Message },
             device: DeviceWords::ALL[random.below(4) as usize],
             piece_bytes: 1 << 16,
         };
@@ -92,8 +90,7 @@ fn draw_shape(kind: Kind, random: &mut SplitMix64) -> Shape {
 
 impl<H: Driven> Life<H> {
     pub(crate) fn new(kind: Kind, seed: u64) -> Self {
-        let mut random =
-            SplitMix64::new(seed ^ ((kind as u64) << 32) ^ (u64::from(!H::SENDS) << 40));
+        let mut random = Random::new(seed ^ ((kind as u64) << 32) ^ (u64::from(!H::SENDS) << 40));
         let shape = draw_shape(kind, &mut random);
         let plan = H::plan(kind, &shape);
         let mirrored = plan.buffer_kind == RegionKind::Mirrored;
@@ -188,7 +185,7 @@ impl<H: Driven> Life<H> {
         let at = self.random.below(self.connected.len() as u64) as usize;
         let peer = Peer(at as u16);
         if self.connected[at] {
-            if self.random.chance(10) {
+            if self.random.one_in(10) {
                 self.lose(peer);
             }
             return Ok(());
@@ -199,7 +196,7 @@ impl<H: Driven> Life<H> {
         }
         self.connected[at] = true;
         // The peer's reply has the number by which it knows us: any number is possible.
-        let number = if self.random.chance(4) { self.random.word() as u16 } else { 0 };
+        let number = if self.random.one_in(4) { self.random.word() as u16 } else { 0 };
         let regions = PeerRegions {
             buffer: RemoteRegionId(3 * u32::from(peer.0)),
             bells: RemoteRegionId(3 * u32::from(peer.0) + 1),
@@ -228,18 +225,18 @@ impl<H: Driven> Life<H> {
     fn word(&mut self) -> u64 {
         let small = [0, 1, 2, 8, 16, 24, 64, self.shape.ring_bytes, u64::MAX, 1 << 63, 1 << 24];
         match self.random.below(6) {
-            0 => self.random.pick(&small),
+            0 => *self.random.pick(&small),
             1 => {
                 let lengths = u64::from(self.shape.message_bytes_max) + 20;
                 self.random.below(lengths)
             }
             2 => self.random.word(),
-            3 => self.random.below(64) << self.random.pick(&[0, 8, 24, 32, 40, 48]),
+            3 => self.random.below(64) << *self.random.pick(&[0, 8, 24, 32, 40, 48]),
             _ => {
-                let memory = if self.random.chance(2) { &self.buffer } else { &self.bells };
+                let memory = if self.random.one_in(2) { &self.buffer } else { &self.bells };
                 let at = self.random.below(memory.len() / 8) * 8;
                 let word = memory.load_word(at).unwrap_or(0);
-                let step = self.random.pick(&[0, 1, 8, u64::MAX, 1 << 24, 1 << 32, 1 << 40]);
+                let step = *self.random.pick(&[0, 1, 8, u64::MAX, 1 << 24, 1 << 32, 1 << 40]);
                 word.wrapping_add(step)
             }
         }
@@ -249,10 +246,10 @@ impl<H: Driven> Life<H> {
     fn scribble(&mut self) {
         let word = self.word().to_le_bytes();
         let rest = self.random.word().to_le_bytes();
-        let length = self.random.pick(&[1, 4, 8, 8, 8, 16]) as usize;
+        let length = *self.random.pick(&[1, 4, 8, 8, 8, 16]) as usize;
         let both = [word, rest].concat();
-        let bells = self.plan.buffer_bytes == 0 || self.random.chance(2);
-        let (memory, access) = if self.plan.counters_bytes > 0 && self.random.chance(16) {
+        let bells = self.plan.buffer_bytes == 0 || self.random.one_in(2);
+        let (memory, access) = if self.plan.counters_bytes > 0 && self.random.one_in(16) {
             (&self.counters, Access::ATOMIC)
         } else if bells {
             (&self.bells, self.plan.bells_access)
@@ -263,7 +260,7 @@ impl<H: Driven> Life<H> {
             return;
         }
         // Most words are at the beginning.
-        let reach = if self.random.chance(2) { memory.len().min(256) } else { memory.len() };
+        let reach = if self.random.one_in(2) { memory.len().min(256) } else { memory.len() };
         let at = self.random.below(reach) & !(if length >= 8 { 7 } else { 0 });
         let length = length.min((memory.len() - at) as usize);
         memory.write(at, &both[..length]).expect("within");
@@ -277,7 +274,7 @@ impl<H: Driven> Life<H> {
         let at = self.random.below(self.receives.len() as u64) as usize;
         let (posted_for, name, into) = self.receives.remove(at);
         let shared = H::shares(self.kind);
-        let from = if shared && self.random.chance(2) {
+        let from = if shared && self.random.one_in(2) {
             Peer(self.random.below(self.connected.len() as u64) as u16)
         } else {
             posted_for
@@ -293,7 +290,7 @@ impl<H: Driven> Life<H> {
             2 => self.random.below(u64::from(self.shape.message_bytes_max) * 2) as u32,
             _ => self.random.word() as u32,
         };
-        let immediate = if self.random.chance(8) { None } else { Some(self.word() as u32) };
+        let immediate = if self.random.one_in(8) { None } else { Some(self.word() as u32) };
         // A message without immediate data, or into memory, fits its receive.
         let bytes =
             if immediate.is_none() || into.bytes > 0 { bytes.min(into.bytes) } else { bytes };
@@ -322,7 +319,7 @@ impl<H: Driven> Life<H> {
         let PendingRequest { peer, name, lands } = self.asked.remove(at);
         for place in lands {
             // Or it leaves the memory unchanged.
-            if !self.random.chance(4) {
+            if !self.random.one_in(4) {
                 self.fill(place);
             }
         }

@@ -3,10 +3,10 @@
 use super::BenchRequest;
 use super::charges::Charges;
 use crate::fabric::SimNet;
-use crate::random::Random;
 use crate::stage::{Actor, Spent, Then};
 use farside::Error;
 use farside::channel::{Buffer, Message, Receiver, Sender, Sent, Slice};
+use farside_base::Random;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -4,10 +4,10 @@ use super::actors::{BenchSource, Echo, Inbox, Outbox, Pinger, Scores, Sink, Trip
 use super::charges::Charges;
 use super::{BenchRequest, ChannelCluster, Pattern};
 use crate::fabric::{ProgramCounts, SimNet, SimOptions};
-use crate::random::Random;
 use crate::stage::{Actor, ActorNetwork};
 use farside::channel::{Family, Kind, Options, Receiver, Sender};
 use farside::{Error, ErrorCode};
+use farside_base::Random;
 use farside_fabric::Fabric;
 use std::sync::Arc;
 

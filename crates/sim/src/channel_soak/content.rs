@@ -1,6 +1,6 @@
 //! Self-identifying messages, and the check that each arrives once, whole and in order.
 
-use crate::random::Random;
+use farside_base::Random;
 use std::collections::BTreeSet;
 
 /// The messages of a round: their lengths and bytes are a function of its seed, the sender and the number.

@@ -2,11 +2,11 @@
 
 use super::content::{Contents, Tracker};
 use super::round::Round;
-use crate::random::Random;
 use farside::channel::{
     Acknowledge, Buffer, Message, Offer, Receiver, Sender, Sent, Slice, Ticket,
 };
 use farside::{Error, ErrorCode};
+use farside_base::Random;
 use std::collections::VecDeque;
 
 /// Maximum number of slots with messages in flight, and of offers being fetched.

@@ -3,10 +3,10 @@
 use super::ends::{ChannelEnd, Sink, SoakSource, SoakStop};
 use super::round::{Death, Round, Topology};
 use crate::fabric::SimNet;
-use crate::random::Random;
 use farside::channel::{Receiver, Sender};
 use farside::{Error, ErrorCode};
 use farside_base::Capabilities;
+use farside_base::Random;
 use farside_fabric::Fabric;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -4,9 +4,9 @@ use super::content::Contents;
 use crate::fabric::{
     ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA, SHARED_MEMORY, SimNet, SimOptions, UNORDERED,
 };
-use crate::random::Random;
 use farside::channel::{Acknowledge, DeviceWords, Family, Kind, Options, Signal, can_sleep};
 use farside_base::Capabilities;
+use farside_base::Random;
 use std::fmt;
 
 /// A set of capabilities of the simulated fabric, by name.

@@ -1,7 +1,7 @@
 //! The options of a simulated network: declared capabilities, and the faults and delays within them.
 
 use super::hardware::HardwareProfile;
-use crate::random::Random;
+use farside_base::Random;
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
 use std::fmt;

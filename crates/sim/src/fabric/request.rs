@@ -1,6 +1,6 @@
 //! A request in flight: the requester's record, the message, and the responder's record.
 
-use crate::random::Random;
+use farside_base::Random;
 use farside_base::{
     Access, CompletionKind, CompletionStatus, Operation, Receive, RegionToken, Work, WorkId,
 };

@@ -7,7 +7,7 @@ use super::port::SimWaiter;
 use super::program::{ProgramClock, ProgramCounts};
 use super::request::{Inbound, RequestRecord};
 use super::transcript::{Transcript, TranscriptLine};
-use crate::random::Random;
+use farside_base::Random;
 use farside_base::{
     Access, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionKind, RegionToken,
     RemoteKey, RemoteRegionId,

@@ -294,8 +294,8 @@ impl<S: Specification> Search<'_, S> {
 mod tests {
     use super::super::specification::{Lock, LockOperation, Register, RegisterOperation};
     use super::*;
-    use crate::random::Random;
     use RegisterOperation::{CompareSwap, FetchAdd, Read, Swap, Write};
+    use farside_base::Random;
 
     type RegisterCall = HistoryCall<RegisterOperation, u64>;
 

@@ -20,7 +20,7 @@ use super::report::{LitmusReport, Observations};
 use super::run::Placement;
 use super::search::{RunEnds, RunModel, ends};
 use crate::explorer::{Model, Violation};
-use crate::random::Random;
+use farside_base::Random;
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{
     Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Extent, Frame, HeldLine, Here,

@@ -3,8 +3,8 @@
 use super::program::Instruction;
 use super::run::{LitmusSubject, Placement};
 use crate::cluster::SimCluster;
-use crate::random::Random;
 use farside::{Error, GlobalAddress, NodeId, Session};
+use farside_base::Random;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 
 use super::program::{Instruction, Litmus, LitmusOutcome};
 use super::report::Observations;
-use crate::random::Random;
+use farside_base::Random;
 use std::fmt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

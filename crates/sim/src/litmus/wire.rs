@@ -2,8 +2,8 @@
 
 use super::program::Instruction;
 use super::run::{FreeSubject, Placement};
-use crate::random::Random;
 use farside::{AllocationHint, AllocationSpec, Config, GlobalAddress, Node, NodeId, Session};
+use farside_base::Random;
 use farside_fabric::Fabric;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -1,9 +1,9 @@
 //! The table over the real memory: several nodes in this process, connected by shared memory.
 
 use super::history::{HistoryEvent, KeyAction, contradiction, mixed};
-use super::model::XorshiftStar;
 use crate::dht::{Dht, DhtOptions, LookupStats, Lookups};
 use farside::{Config, GlobalAddress, LineSize, Node};
+use farside_testkit::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ pub(super) fn check_histories(
     let (events, looked): (Vec<_>, Vec<_>) = on_each(nodes, |number, node| {
         let mut session = node.session().unwrap();
         let mut dht = Dht::open(&mut session, root).unwrap();
-        let mut random = XorshiftStar::new(number as u64);
+        let mut random = Random::new(number as u64);
         let now = || clock.fetch_add(1, Ordering::SeqCst);
         let mut lookups = lookups(node);
         let events: Vec<_> = (0..6_000)
@@ -133,11 +133,11 @@ const KEYS: usize = 60;
 
 fn operate(
     dht: &mut crate::dht::Handle<'_>,
-    random: &mut XorshiftStar,
+    random: &mut Random,
     now: impl Fn() -> u64,
 ) -> HistoryEvent {
     let key = random.below(KEYS as u64) as usize;
-    let number = random.next() >> 8;
+    let number = random.word() >> 8;
     let repeats = [1, 5, 60, 200][random.below(4) as usize];
     let bytes = |number: u64| number.to_le_bytes().repeat(repeats);
     let number_of = |bytes: &[u8]| {

@@ -3,7 +3,7 @@
 use super::super::error::DhtError;
 use super::by_call::ModelCalls;
 use super::history::{HistoryEvent, KeyAction, contradiction, mixed};
-use super::model::{Death, ModelSession, Rules, XorshiftStar, run};
+use super::model::{Death, ModelSession, Rules, run};
 use super::{HASH_SEED, create, crowded_keys, open, shape};
 use crate::dht::LookupStats;
 use crate::dht::hash::hash;
@@ -11,6 +11,7 @@ use crate::dht::layout::bucket_index;
 use crate::dht::pool::Pool;
 use crate::dht::table::TableAccess;
 use farside::{ErrorCode, GlobalAddress};
+use farside_testkit::Random;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -38,12 +39,12 @@ struct User {
 fn operate(
     session: &mut ModelSession,
     user: &mut User,
-    random: &mut XorshiftStar,
+    random: &mut Random,
     keys: &[Vec<u8>],
 ) -> (HistoryEvent, Option<DhtError>) {
     let table = &mut user.table;
     let key = random.below(keys.len() as u64) as usize;
-    let number = random.next() >> 8;
+    let number = random.word() >> 8;
     // One line of 64 B, of 128 B, or several of 128 B.
     let length = [2, 5, 10, 30][random.below(4) as usize];
     let called = session.now();
@@ -99,7 +100,7 @@ fn trial(seed: u64, rules: Rules) -> LookupStats {
     let before = |session: &mut ModelSession| create(session, &shape(1, 128), 1).root;
     let looked = Mutex::new(LookupStats::default());
     let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
-        let mut random = XorshiftStar::new(seed * 100 + number as u64);
+        let mut random = Random::new(seed * 100 + number as u64);
         let mut events = Vec::new();
         let Ok(mut table) = open(session, *root, seed + number as u64) else {
             return events;
@@ -174,7 +175,7 @@ fn look_at_all(
 }
 
 fn rules(seed: u64) -> Rules {
-    let mut random = XorshiftStar::new(!seed);
+    let mut random = Random::new(!seed);
     Rules {
         switch_odds: [2, 3, 8, 30][random.below(4) as usize],
         drain_odds: [1, 2, 10, 100][random.below(4) as usize],
@@ -208,7 +209,7 @@ fn histories_are_linearizable() {
 #[test]
 fn operations_of_a_stopped_session_are_completed_by_others() {
     for seed in seeds(120) {
-        let mut random = XorshiftStar::new(seed + 7);
+        let mut random = Random::new(seed + 7);
         let at = 100 + random.below(4_000);
         let death = Some((at, Death::Session(random.below(3) as usize)));
         trial(seed, Rules { death, ..rules(seed) });
@@ -218,7 +219,7 @@ fn operations_of_a_stopped_session_are_completed_by_others() {
 #[test]
 fn dying_node_takes_no_more_than_its_share() {
     for seed in seeds(120) {
-        let mut random = XorshiftStar::new(seed + 9);
+        let mut random = Random::new(seed + 9);
         let at = 100 + random.below(4_000);
         // Node 0 is home of all buckets; node 1 only of records, and owner of lines that it changed.
         let node = u16::from(!random.one_in(4));

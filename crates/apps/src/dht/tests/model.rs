@@ -4,32 +4,9 @@
 
 use super::super::space::Space;
 use farside::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, LineSize, NodeId};
+use farside_testkit::Random;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
-
-/// A small random generator (xorshift64*), the same on all machines.
-pub(super) struct XorshiftStar(u64);
-
-impl XorshiftStar {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(super::super::hash::scramble(seed) | 1)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
-    }
-
-    pub(super) fn one_in(&mut self, odds: u64) -> bool {
-        self.below(odds) == 0
-    }
-}
 
 /// The session or node that dies.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +59,7 @@ struct SessionState {
 struct ModelState {
     seed: u64,
     rules: Rules,
-    random: XorshiftStar,
+    random: Random,
     clock: u64,
     current: usize,
     nodes: Vec<NodeMemory>,
@@ -148,7 +125,7 @@ impl SharedModel {
         let state = ModelState {
             seed,
             rules,
-            random: XorshiftStar::new(seed),
+            random: Random::new(seed),
             clock: 0,
             current: 0,
             nodes: (0..rules.nodes).map(|_| NodeMemory::default()).collect(),
@@ -178,7 +155,7 @@ impl ModelState {
             let which = self.random.below(memory.foreign.len() as u64) as usize;
             let (start, bytes) = memory.foreign[which];
             let at = (start + self.random.below(bytes / 8) * 8) as usize;
-            memory.bytes[at..at + 8].copy_from_slice(&self.random.next().to_le_bytes());
+            memory.bytes[at..at + 8].copy_from_slice(&self.random.word().to_le_bytes());
         }
     }
 
@@ -272,7 +249,7 @@ impl ModelState {
                 if start + bytes > limit {
                     return Err(Error::new(ErrorCode::OutOfMemory));
                 }
-                let garbage = self.random.next() as u8;
+                let garbage = self.random.word() as u8;
                 memory.bytes.resize((start + bytes) as usize, garbage);
                 start
             }

@@ -2,10 +2,11 @@
 
 use super::super::error::DhtError;
 use super::super::layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use super::model::{Death, ModelSession, Rules, XorshiftStar, alone};
+use super::model::{Death, ModelSession, Rules, alone};
 use super::{create, crowded_keys, open, shape};
 use crate::dht::table::{Sought, TableAccess};
 use farside::ErrorCode;
+use farside_testkit::Random;
 use std::collections::HashMap;
 
 fn fresh() -> (ModelSession, TableAccess) {
@@ -44,11 +45,11 @@ fn every_size_of_key_and_value_comes_back() {
     let (mut session, mut table) = fresh();
     let keys = [1, 7, 8, 16, 17, 48, 49, 495, 496, 497, 512, 4_000, KEY_BYTES_MAX];
     let values = [0, 1, 100, 480, 495, 496, 1_000, 4_096, 130_000, 3 << 20];
-    let mut random = XorshiftStar::new(3);
+    let mut random = Random::new(3);
     for key_bytes in keys {
         for value_bytes in values {
-            let key: Vec<u8> = (0..key_bytes).map(|_| random.next() as u8).collect();
-            let value = vec![random.next() as u8; value_bytes];
+            let key: Vec<u8> = (0..key_bytes).map(|_| random.word() as u8).collect();
+            let value = vec![random.word() as u8; value_bytes];
             table.put(&mut session, &key, &value, true).unwrap();
             let found = value_of(&mut session, &mut table, &key);
             assert!(found == Some(value), "key of {key_bytes}, value of {value_bytes}");
@@ -80,7 +81,7 @@ fn bad_sizes_are_refused() {
 #[test]
 fn equals_a_map() {
     for seed in 0..6 {
-        let mut random = XorshiftStar::new(seed);
+        let mut random = Random::new(seed);
         let mut session = alone(seed, Rules::CALM);
         let line = [64, 128, 512][seed as usize % 3];
         let first = create(&mut session, &shape(1, line), 3);
@@ -89,7 +90,7 @@ fn equals_a_map() {
         let mut map: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         for _ in 0..6_000 {
             let key = format!("key{}", random.below(1_500)).into_bytes();
-            let value = vec![random.next() as u8; random.below(3 * line as u64) as usize];
+            let value = vec![random.word() as u8; random.below(3 * line as u64) as usize];
             let table = &mut tables[random.below(2) as usize];
             let s = &mut session;
             match random.below(8) {
@@ -294,7 +295,7 @@ fn foreign_address_is_no_table() {
 fn foreign_bytes_are_damage_not_a_panic() {
     use crate::dht::layout::bucket_address;
     use crate::dht::space::Space;
-    let mut random = XorshiftStar::new(4);
+    let mut random = Random::new(4);
     for seed in 0..40 {
         let mut session = alone(seed, Rules::CALM);
         let mut table = create(&mut session, &shape(1, 64), 1);
@@ -306,7 +307,7 @@ fn foreign_bytes_are_damage_not_a_panic() {
         let bucket = bucket_address(segment, 3).unwrap();
         for _ in 0..30 {
             let at = bucket.checked_add(random.below(256)).unwrap();
-            session.write(at, &[random.next() as u8]).unwrap();
+            session.write(at, &[random.word() as u8]).unwrap();
         }
         session.fence().unwrap();
         for key in &keys {

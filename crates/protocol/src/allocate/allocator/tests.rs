@@ -1,22 +1,12 @@
 use super::*;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use farside_base::Random;
 
 const LINE: LineSize = LineSize::DEFAULT;
 
 fn size(bytes: usize) -> LineSize {
     LineSize::from_bytes(bytes).unwrap()
-}
-
-struct XorshiftStar(u64);
-
-impl XorshiftStar {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound
-    }
 }
 
 /// The allocator with a reference list of its allocations.
@@ -137,7 +127,7 @@ impl CheckedAllocator {
 }
 
 /// Mostly small, sometimes about a segment, rarely several.
-fn random_bytes(random: &mut XorshiftStar) -> u64 {
+fn random_bytes(random: &mut Random) -> u64 {
     match random.below(20) {
         0 => 1 + random.below(4 * SEGMENT_BYTES),
         1..4 => 1 + random.below(SEGMENT_BYTES + 1),
@@ -149,7 +139,7 @@ fn random_bytes(random: &mut XorshiftStar) -> u64 {
 #[test]
 fn agrees_with_a_list_of_blocks() {
     for seed in 1..=60 {
-        let mut random = XorshiftStar(seed);
+        let mut random = Random::new(seed);
         let home = RESERVED_BYTES * random.below(200) + random.below(RESERVED_BYTES);
         let classes: Vec<LineSize> =
             LineSize::all().filter(|_| random.below(3) == 0).chain([LINE]).collect();

@@ -8,8 +8,8 @@ fn call(session: u32, slot: u8) -> CallId {
 }
 
 /// Tenants with these weights and numbers of sessions.
-fn tenants(canary: CallCanary, tenants: &[(u32, u32)]) -> Schedule {
-    let mut schedule = Schedule::new(QUANTUM_NS, canary);
+fn tenants(mutant: Planted<CallMutant>, tenants: &[(u32, u32)]) -> Schedule {
+    let mut schedule = Schedule::new(QUANTUM_NS, mutant);
     let mut session = 0;
     for (tenant, (weight, sessions)) in tenants.iter().enumerate() {
         schedule.add_tenant(*weight, None);
@@ -22,7 +22,7 @@ fn tenants(canary: CallCanary, tenants: &[(u32, u32)]) -> Schedule {
 }
 
 fn schedule(tenants_of: &[(u32, u32)]) -> Schedule {
-    tenants(CallCanary::default(), tenants_of)
+    tenants(Planted::NONE, tenants_of)
 }
 
 /// A schedule with a fixed slice cost for each session, and the time that has passed.
@@ -119,11 +119,10 @@ fn sessions_of_one_tenant_share_equally_whatever_its_weight() {
 #[cfg(canary)]
 #[test]
 fn canary_schedules_that_charge_too_little_are_found() {
-    let charges_none = tenants(CallCanary::new(CallMutant::NothingCharged), &[(1, 2)]);
+    let charges_none = tenants(Planted::new(CallMutant::NothingCharged), &[(1, 2)]);
     let used_ns = used(charges_none, &[1_000_000, 500]);
     assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of sessions' shares: {used_ns:?}");
-    let charges_sessions =
-        tenants(CallCanary::new(CallMutant::TenantsUncharged), &[(1, 1), (3, 1)]);
+    let charges_sessions = tenants(Planted::new(CallMutant::TenantsUncharged), &[(1, 1), (3, 1)]);
     let used_ns = used(charges_sessions, &[500, 500]);
     assert!(used_ns[1] < 2 * used_ns[0], "not found by the test of tenants' shares: {used_ns:?}");
 }
@@ -270,7 +269,7 @@ fn reopened_session_keeps_its_lag() {
 #[cfg(canary)]
 #[test]
 fn canary_a_session_that_sheds_its_debt_is_found() {
-    let sheds = tenants(CallCanary::new(CallMutant::DebtShed), &[(1, 2)]);
+    let sheds = tenants(Planted::new(CallMutant::DebtShed), &[(1, 2)]);
     let used_ns = reopening(ScheduleBench::new(sheds, &[300_000, 500]));
     assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of reopened sessions: {used_ns:?}");
 }
@@ -288,7 +287,7 @@ fn work_outside_calls_is_charged() {
 
 #[test]
 fn a_tenant_that_has_used_up_its_time_waits_for_more() {
-    let mut schedule = Schedule::new(100, CallCanary::default());
+    let mut schedule = Schedule::new(100, Planted::NONE);
     schedule.add_tenant(1, Some(100_000_000));
     schedule.add_tenant(1, None);
     schedule.open(Session(0), 0);
@@ -311,7 +310,7 @@ fn a_tenant_that_has_used_up_its_time_waits_for_more() {
 
 #[test]
 fn barred_tenant_saves_up_nothing() {
-    let mut schedule = Schedule::new(QUANTUM_NS, CallCanary::default());
+    let mut schedule = Schedule::new(QUANTUM_NS, Planted::NONE);
     schedule.add_tenant(1, Some(100_000_000));
     schedule.add_tenant(1, None);
     (0..2).for_each(|session| schedule.open(Session(session), session as usize));

@@ -368,7 +368,7 @@ fn many_paths_cost_little(setup: ScenarioSetup) {
 /// Rings of two to four over random homes, requested at once, delivered in random orders.
 fn every_order_of_messages_finds_every_ring(setup: ScenarioSetup) {
     for seed in 1..300_u64 {
-        let mut numbers = Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers = Random::new(seed);
         let limits = if seed % 2 == 0 { AT_HOME } else { LIMITS };
         let mut cluster = LockNetwork::with_limits(setup, 5, limits);
         let homes: Vec<u16> = (0..2 + numbers.below(3)).map(|_| numbers.below(5) as u16).collect();

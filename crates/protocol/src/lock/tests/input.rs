@@ -298,7 +298,7 @@ fn probes_must_be_possible(setup: ScenarioSetup) {
 /// Nodes send valid and, now and then, invalid messages: the receiving machine stays valid.
 fn any_message_at_any_time_never_panics(setup: ScenarioSetup) {
     for seed in 1..200_u64 {
-        let mut numbers = Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers = Random::new(seed);
         let limits = Limits { lock_delegate_after: 1 + (seed % 2) as u32, ..LIMITS };
         let mut cluster = LockNetwork::with_limits(setup, 2, limits);
         let mut refused = 0;

@@ -21,7 +21,7 @@ use crate::wire::{Class, Violation};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use farside_base::{
-    ErrorCode, GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId,
+    ErrorCode, GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, Random, SessionId,
 };
 
 /// The machine on which a scenario runs.
@@ -379,17 +379,5 @@ impl LockNetwork {
 impl Locks {
     fn decides(&self, line: LineAddress) -> bool {
         self.lines.get(line).is_some_and(|line| line.decides())
-    }
-}
-
-/// A deterministic pseudo-random sequence for a seed.
-struct Xorshift64(u64);
-
-impl Xorshift64 {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
     }
 }

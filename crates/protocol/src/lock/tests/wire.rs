@@ -5,7 +5,7 @@ use crate::lock::{Delegation, Probe, ProbedWait};
 use crate::wire::BODY;
 use farside_base::Ticket;
 
-fn any_number(numbers: &mut Xorshift64) -> u64 {
+fn any_number(numbers: &mut Random) -> u64 {
     let small = numbers.below(12);
     match numbers.below(8) {
         0 => u64::MAX - small,
@@ -15,7 +15,7 @@ fn any_number(numbers: &mut Xorshift64) -> u64 {
     }
 }
 
-fn any_ask(numbers: &mut Xorshift64) -> Ask {
+fn any_ask(numbers: &mut Random) -> Ask {
     let patience = [Patience::Try, Patience::Wait][numbers.below(2) as usize];
     match numbers.below(3) {
         0 => Ask::Upgrade { patience },
@@ -25,7 +25,7 @@ fn any_ask(numbers: &mut Xorshift64) -> Ask {
 }
 
 /// A message about a line, with mostly valid and some invalid fields.
-pub(super) fn any_message(numbers: &mut Xorshift64, line: LineAddress) -> LockMessage {
+pub(super) fn any_message(numbers: &mut Random, line: LineAddress) -> LockMessage {
     let session = session(1, any_number(numbers));
     let (start, bytes) = (8 * numbers.below(3) as u32, 8 * numbers.below(3) as u32);
     let range = Range { start, bytes };
@@ -61,7 +61,7 @@ pub(super) fn any_message(numbers: &mut Xorshift64, line: LineAddress) -> LockMe
 
 #[test]
 fn every_message_comes_back() {
-    let mut numbers = Xorshift64(1);
+    let mut numbers = Random::new(1);
     for round in 0..20_000 {
         let at = line((numbers.below(4) * 80) as u16, numbers.below(1 << 30));
         let message = any_message(&mut numbers, at);
@@ -74,7 +74,7 @@ fn every_message_comes_back() {
 /// Every decoded message encodes to the same bytes: each message has one form, and no byte is ignored.
 #[test]
 fn no_bytes_are_ignored() {
-    let mut numbers = Xorshift64(2);
+    let mut numbers = Random::new(2);
     let mut decoded = 0;
     for round in 0..200_000 {
         let mut body = any_message(&mut numbers, line(1, 3)).encode();
@@ -106,7 +106,7 @@ fn invalid_bodies_are_refused() {
 
 #[test]
 fn classes_never_close_a_circle() {
-    let mut numbers = Xorshift64(3);
+    let mut numbers = Random::new(3);
     for _ in 0..1_000 {
         let message = any_message(&mut numbers, line(0, 0));
         let class = match message {

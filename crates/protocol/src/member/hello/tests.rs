@@ -1,45 +1,34 @@
 use super::*;
 use alloc::{format, vec};
-use farside_base::{Access, RegionId, RemoteKey};
+use farside_base::{Access, Random, RegionId, RemoteKey};
 
-struct HelloGenerator(u64);
+struct HelloGenerator(Random);
 
 impl HelloGenerator {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
-    }
-
     fn name(&mut self) -> String {
-        let length = 1 + self.below(CLUSTER_NAME_MAX as u64) as usize;
+        let length = 1 + self.0.below(CLUSTER_NAME_MAX as u64) as usize;
         let letters = b"abcXYZ019-_.";
-        let letter = |_| char::from(letters[self.below(letters.len() as u64) as usize]);
+        let letter = |_| char::from(letters[self.0.below(letters.len() as u64) as usize]);
         let rest: String = (1..length).map(letter).collect();
         alloc::format!("q{rest}")
     }
 
     fn token(&mut self) -> RegionToken {
         RegionToken {
-            region: RegionId(self.next() as u32),
-            key: RemoteKey(self.next()),
-            bytes: self.next(),
-            access: Access::from_bits(self.below(8) as u8).unwrap(),
+            region: RegionId(self.0.word() as u32),
+            key: RemoteKey(self.0.word()),
+            bytes: self.0.word(),
+            access: Access::from_bits(self.0.below(8) as u8).unwrap(),
         }
     }
 
     fn extra(&mut self) -> Vec<u8> {
-        let length = self.below(EXTRA_MAX as u64 + 1);
-        (0..length).map(|_| self.next() as u8).collect()
+        let length = self.0.below(EXTRA_MAX as u64 + 1);
+        (0..length).map(|_| self.0.word() as u8).collect()
     }
 
     fn hello(&mut self) -> HelloRequest {
-        let kind = self.below(4);
+        let kind = self.0.below(4);
         if kind == 3 {
             return HelloRequest::AskOccupancy(AskOccupancy);
         }
@@ -47,28 +36,28 @@ impl HelloGenerator {
             return HelloRequest::Resume(Resume {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
-                node: NodeId(self.next() as u16),
-                incarnation: Incarnation(self.next()),
-                to: Incarnation(self.next()),
-                received: self.next(),
+                node: NodeId(self.0.word() as u16),
+                incarnation: Incarnation(self.0.word()),
+                to: Incarnation(self.0.word()),
+                received: self.0.word(),
             });
         }
         if kind == 1 {
             return HelloRequest::Join(Join {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
-                limits: self.next(),
-                incarnation: Incarnation(self.next()),
-                home_bytes: self.next(),
+                limits: self.0.word(),
+                incarnation: Incarnation(self.0.word()),
+                home_bytes: self.0.word(),
                 host: self.host(),
             });
         }
         HelloRequest::Peer(PeerRequest {
             version: PROTOCOL_VERSION,
             cluster: self.name(),
-            node: NodeId(self.next() as u16),
-            incarnation: Incarnation(self.next()),
-            view: ViewNumber(self.next()),
+            node: NodeId(self.0.word() as u16),
+            incarnation: Incarnation(self.0.word()),
+            view: ViewNumber(self.0.word()),
             home: self.token(),
             cache: self.token(),
             fence: self.token(),
@@ -77,54 +66,54 @@ impl HelloGenerator {
     }
 
     fn answer(&mut self) -> HelloAnswer {
-        match self.below(6) {
+        match self.0.below(6) {
             5 => {
-                let members_max = self.next() as u16;
-                let members = self.below(u64::from(members_max) + 1) as u16;
+                let members_max = self.0.word() as u16;
+                let members = self.0.below(u64::from(members_max) + 1) as u16;
                 HelloAnswer::Occupancy(Occupancy { members, members_max })
             }
             3 => HelloAnswer::Resumed(Resumed {
-                incarnation: Incarnation(self.next()),
-                received: self.next(),
+                incarnation: Incarnation(self.0.word()),
+                received: self.0.word(),
             }),
             4 => HelloAnswer::Elsewhere(Elsewhere { host: SocketAddr::from(([10, 0, 0, 1], 7)) }),
             0 => HelloAnswer::Welcome(self.welcome()),
             1 => HelloAnswer::PeerReply(PeerReply {
-                node: NodeId(self.next() as u16),
-                incarnation: Incarnation(self.next()),
-                view: ViewNumber(self.next()),
+                node: NodeId(self.0.word() as u16),
+                incarnation: Incarnation(self.0.word()),
+                view: ViewNumber(self.0.word()),
                 home: self.token(),
                 cache: self.token(),
                 fence: self.token(),
                 extra: self.extra(),
             }),
             _ => HelloAnswer::Refusal(JoinRefusal {
-                code: ErrorCode::ALL[self.below(ErrorCode::ALL.len() as u64) as usize],
-                text: "é".repeat(self.below(REFUSAL_TEXT_MAX as u64 / 2 + 1) as usize),
+                code: ErrorCode::ALL[self.0.below(ErrorCode::ALL.len() as u64) as usize],
+                text: "é".repeat(self.0.below(REFUSAL_TEXT_MAX as u64 / 2 + 1) as usize),
             }),
         }
     }
 
     fn host(&mut self) -> Option<SocketAddr> {
-        let port = 1 + self.below(65_535) as u16;
-        match self.below(3) {
+        let port = 1 + self.0.below(65_535) as u16;
+        match self.0.below(3) {
             0 => None,
-            1 => Some(SocketAddr::from(([10, self.next() as u8, 0, 1], port))),
-            _ => Some(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, self.next() as u16], port))),
+            1 => Some(SocketAddr::from(([10, self.0.word() as u8, 0, 1], port))),
+            _ => Some(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, self.0.word() as u16], port))),
         }
     }
 
     fn welcome(&mut self) -> Welcome {
-        let node = 1 + self.below(NodeSet::CAPACITY as u64 - 1) as u16;
+        let node = 1 + self.0.below(NodeSet::CAPACITY as u64 - 1) as u16;
         let members = (0..node)
-            .filter(|member| *member == 0 || self.below(3) > 0)
+            .filter(|member| *member == 0 || self.0.below(3) > 0)
             .map(NodeId)
             .collect::<Vec<_>>();
         let lives = members.into_iter().map(|node| ListedMember {
-            memory: Some(Generation(self.below(1_024) as u16)),
+            memory: Some(Generation(self.0.below(1_024) as u16)),
             node,
             born: ViewNumber(u64::from(node.0) + 1),
-            incarnation: Incarnation(self.next()),
+            incarnation: Incarnation(self.0.word()),
             host: self.host(),
         });
         Welcome {
@@ -132,13 +121,16 @@ impl HelloGenerator {
             node: NodeId(node),
             settings: FounderSettings {
                 nodes_max: 256,
-                leases: Leases { fabric_ns: self.below(9), member_ns: 10_000_000 + self.below(9) },
+                leases: Leases {
+                    fabric_ns: self.0.below(9),
+                    member_ns: 10_000_000 + self.0.below(9),
+                },
             },
-            memory: (self.below(2) == 0).then_some(Generation(3)),
+            memory: (self.0.below(2) == 0).then_some(Generation(3)),
             view: ViewNumber(1_000),
             generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
             limits: 7,
-            founder: Incarnation(self.next()),
+            founder: Incarnation(self.0.word()),
         }
     }
 }
@@ -176,7 +168,7 @@ fn encode_answer(answer: &HelloAnswer) -> Vec<u8> {
 #[test]
 fn hello_messages_round_trip() {
     for seed in 1..=500 {
-        let mut random = HelloGenerator(seed);
+        let mut random = HelloGenerator(Random::new(seed));
         let hello = random.hello();
         let bytes = encode_hello(&hello);
         assert!(bytes.len() <= HELLO_MAX, "seed {seed}");
@@ -193,7 +185,7 @@ fn hello_messages_round_trip() {
 #[test]
 fn a_cut_or_lengthened_hello_is_refused() {
     for seed in 1..=40 {
-        let mut random = HelloGenerator(seed);
+        let mut random = HelloGenerator(Random::new(seed));
         let hello = encode_hello(&random.hello());
         let answer = encode_answer(&random.answer());
         for end in 0..hello.len() {
@@ -210,14 +202,14 @@ fn a_cut_or_lengthened_hello_is_refused() {
 #[test]
 fn changed_bytes_never_decode_to_what_encodes_otherwise() {
     for seed in 1..=3_000 {
-        let mut random = HelloGenerator(seed);
-        let mut bytes = match random.below(2) {
+        let mut random = HelloGenerator(Random::new(seed));
+        let mut bytes = match random.0.below(2) {
             0 => encode_hello(&random.hello()),
             _ => encode_answer(&random.answer()),
         };
-        for _ in 0..=random.below(3) {
-            let at = random.below(bytes.len() as u64) as usize;
-            bytes[at] = random.next() as u8;
+        for _ in 0..=random.0.below(3) {
+            let at = random.0.below(bytes.len() as u64) as usize;
+            bytes[at] = random.0.word() as u8;
         }
         if let Ok(hello) = HelloRequest::decode(&bytes) {
             assert_eq!(encode_hello(&hello), bytes, "seed {seed}");
@@ -233,9 +225,9 @@ fn changed_bytes_never_decode_to_what_encodes_otherwise() {
 #[test]
 fn noise_is_refused() {
     for seed in 1..=2_000 {
-        let mut random = HelloGenerator(seed);
-        let length = random.below(300) as usize;
-        let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+        let mut random = HelloGenerator(Random::new(seed));
+        let length = random.0.below(300) as usize;
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.0.word() as u8).collect();
         assert!(
             HelloRequest::decode(&bytes).is_err() && HelloAnswer::decode(&bytes).is_err(),
             "seed {seed}"
@@ -254,7 +246,7 @@ fn noise_is_refused() {
 
 #[test]
 fn refusal_of_other_version_is_readable_by_it() {
-    let hellos = (1..).map(|seed| HelloGenerator(seed).hello());
+    let hellos = (1..).map(|seed| HelloGenerator(Random::new(seed)).hello());
     let with_version = |hello: &HelloRequest| !matches!(hello, HelloRequest::AskOccupancy(_));
     let mut join = hellos.into_iter().find(with_version).unwrap();
     match &mut join {

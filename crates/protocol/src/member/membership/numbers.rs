@@ -18,7 +18,7 @@
 //! this, so the other members take the generation of the last node from it.
 
 use super::{Membership, MembershipStage, refusal};
-use crate::member::canary::MemberMutant;
+use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
 use crate::member::hello::{JoinRefusal, ListedMember};
 use crate::member::message::MemberMessage;
@@ -64,7 +64,7 @@ impl Membership {
 
     pub(super) fn note_generation(&mut self, listed: &ListedMember) {
         if let Some(generation) = listed.memory
-            && !self.canary.is(MemberMutant::GenerationKept)
+            && !mutant!(self, GenerationKept)
         {
             self.generations.insert(listed.node, generation.0 + 1);
         }
@@ -95,7 +95,7 @@ impl Membership {
             };
             if lends && self.next_generation(node).0 >= Generation::COUNT {
                 used_up = true;
-            } else if since > settled && !self.canary.is(MemberMutant::ReusedBeforeSettled) {
+            } else if since > settled && !mutant!(self, ReusedBeforeSettled) {
                 waits = true;
             } else if found.is_none_or(|(first, _)| since < first) {
                 found = Some((since, node));

@@ -35,7 +35,7 @@
 
 use super::judgement::Vote;
 use super::{Membership, MembershipStage, refusal};
-use crate::member::canary::MemberMutant;
+use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
 use crate::member::message::MemberMessage;
 use crate::member::roster::RosterEntry;
@@ -146,7 +146,7 @@ impl Membership {
     /// have to confirm.
     pub(super) fn has_undecided(&self) -> bool {
         let unburied = || self.roster.iter().any(RosterEntry::is_unburied);
-        let shrinks = self.canary.is(MemberMutant::QuorumShrinksAtDeath);
+        let shrinks = mutant!(self, QuorumShrinksAtDeath);
         let confirms = self.identity.quorum && !shrinks;
         self.stage == MembershipStage::Coordinator
             && (self.has_suspects() || (confirms && unburied()))
@@ -155,7 +155,7 @@ impl Membership {
     /// Removes members that were found dead: at once on fabrics where live members are always reachable, otherwise by
     /// [`judge`](Self::judge).
     pub(super) fn remove_lost(&mut self, effects: &mut Effects) {
-        if !self.identity.quorum || self.canary.is(MemberMutant::QuorumShrinksAtDeath) {
+        if !self.identity.quorum || mutant!(self, QuorumShrinksAtDeath) {
             self.publish_losses(effects);
         }
     }
@@ -173,7 +173,7 @@ impl Membership {
         let all = self.roster.iter().filter(counted).count();
         let present = self.roster.iter().filter(counted).filter(here).count();
         let first = self.roster.iter().find(counted);
-        if self.canary.is(MemberMutant::NoQuorum) {
+        if mutant!(self, NoQuorum) {
             return true;
         }
         2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
@@ -316,9 +316,7 @@ impl Membership {
     pub(super) fn reaches_earlier(&self, from: NodeId) -> bool {
         let born = self.born_of(from);
         let reached = |member: &RosterEntry| member.born < born && !member.gone && !member.suspect;
-        self.identity.quorum
-            && !self.canary.is(MemberMutant::VotesForBothSides)
-            && self.roster.iter().any(reached)
+        self.identity.quorum && !mutant!(self, VotesForBothSides) && self.roster.iter().any(reached)
     }
 
     /// Answers a takeover that had to wait.

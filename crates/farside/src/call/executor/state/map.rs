@@ -207,27 +207,21 @@ const _: () = assert!((LINK_BYTES + HEAD_BYTES) as u64 == MAP_ENTRY_BYTES, "as i
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farside_base::Random;
     use std::collections::HashMap;
-
-    /// Returns the next pseudo-random number below `end`.
-    fn draw(state: &mut u64, end: u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 31)) % end
-    }
 
     /// Performs random operations on keys below `keys`, each compared with a reference map.
     fn compare(seed: u64, entries: usize, keys: u64, operations: u32) {
-        let mut random = seed;
+        let mut random = Random::new(seed);
         let mut map = Map::new(8, 3, entries);
         let mut model = HashMap::new();
         for operation in 0..operations {
-            let key = draw(&mut random, keys).to_le_bytes();
+            let key = random.below(keys).to_le_bytes();
             let value = [operation as u8, (operation >> 8) as u8, 7];
             let known = model.get(&key).copied();
             // Phases alternate: more puts than removals until the map is full, then the reverse.
             let puts = if (operation / 1000) % 2 == 0 { 6 } else { 2 };
-            match draw(&mut random, 10) {
+            match random.below(10) {
                 n if n < puts => {
                     let full = known.is_none() && model.len() == entries;
                     let expected = if full { status::FULL } else { status::OK };
