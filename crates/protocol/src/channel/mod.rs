@@ -10,20 +10,16 @@ mod canary;
 mod checksum;
 mod effects;
 mod half;
-#[cfg(test)]
-mod hand_tests;
 mod inbound;
 mod indirect;
 mod kind;
 mod machine;
-mod outbound;
 #[cfg(test)]
-mod plain;
+mod network;
+mod outbound;
 mod read_ring;
 mod read_slot;
 mod readers;
-#[cfg(test)]
-mod reading_tests;
 mod releases;
 mod reserved;
 mod ring;
@@ -31,6 +27,8 @@ mod send_receive;
 mod shape;
 mod shared_ring;
 mod store;
+#[cfg(test)]
+mod suite;
 mod window;
 mod write_slot;
 

@@ -34,11 +34,15 @@ impl Xorshift64 {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn word(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % bound.max(1) as u64) as usize
+        self.0
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        ((self.word() >> 11) % bound.max(1) as u64) as usize
     }
 }
 
@@ -324,7 +328,7 @@ fn carry_out<A: Half, B: Half>(
 ) -> Checked {
     let peer = Peer(peer as u16);
     // Receivers share their receives, senders have some for each peer.
-    let of_peer = |posting: &Posting| B::SENDS == false || posting.peer == peer;
+    let of_peer = |posting: &Posting| !B::SENDS || posting.peer == peer;
     let receive = to.receives.iter().position(of_peer).unwrap_or(usize::MAX);
     let arrival = match &flight.verb {
         PostedVerb::Write(bytes, at, immediate) => {
@@ -591,11 +595,12 @@ impl Network {
         Ok(())
     }
 
-    /// The same; the senders poll after each request.
+    /// The same; senders that push poll after each request. The others would ask for acknowledgements at each poll.
     pub(super) fn run(&mut self) {
+        let polls = !self.kind.receiver_names_destination();
         while !self.flying.is_empty() {
             self.carry(0).unwrap();
-            for sender in 0..self.senders.len() {
+            for sender in 0..if polls { self.senders.len() } else { 0 } {
                 self.advance(sender).unwrap();
             }
         }
@@ -603,9 +608,8 @@ impl Network {
 
     /// The indexes of the requests from a sender, or to it.
     pub(super) fn flights(&self, sender: usize, to_receiver: bool) -> Vec<usize> {
-        let mine = |flight: &RequestInFlight| {
-            flight.sender == sender && flight.to_receiver == to_receiver
-        };
+        let mine =
+            |flight: &RequestInFlight| flight.sender == sender && flight.to_receiver == to_receiver;
         (0..self.flying.len()).filter(|at| mine(&self.flying[*at])).collect()
     }
 
@@ -681,8 +685,7 @@ impl Network {
     /// Sends into a slot and flushes.
     pub(super) fn send_to(&mut self, slot: u32, message: &[u8]) -> Result<Sending, HalfRefusal> {
         let payload = Payload::Bytes(message);
-        let sent =
-            self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
+        let sent = self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
         self.flush(0);
         Ok(sent)
     }
@@ -731,13 +734,20 @@ impl Network {
                 return Ok(bytes);
             }
             self.settle()?;
+            // For grants.
+            let polls = !self.kind.receiver_names_destination();
+            for sender in 0..if polls { self.senders.len() } else { 0 } {
+                self.advance(sender)?;
+            }
         }
-        panic!("no message")
+        panic!("no message: {} {:?}", self.kind, self.shape)
     }
 
     /// Acknowledges, and carries out all requests.
     pub(super) fn acknowledge(&mut self) {
         self.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+        self.run();
+        self.advance(0).unwrap();
         self.run();
     }
 
