@@ -14,8 +14,6 @@ mod inbound;
 mod indirect;
 mod kind;
 mod machine;
-#[cfg(test)]
-mod network;
 mod outbound;
 mod read_ring;
 mod read_slot;
@@ -28,7 +26,7 @@ mod shape;
 mod shared_ring;
 mod store;
 #[cfg(test)]
-mod suite;
+mod tests;
 mod window;
 mod write_slot;
 

@@ -3,9 +3,9 @@
 extern crate std;
 
 use super::super::half::{Arrival, Half as _, HalfRefusal, Payload, Received};
-use super::super::network::Network;
 use super::super::shape::{Shape, Signal};
-use super::super::suite::READ_SHAPE as SHAPE;
+use super::super::tests::network::Network;
+use super::super::tests::suite::READ_SHAPE as SHAPE;
 use super::super::{Kind, Name, Peer};
 use super::sequence;
 use crate::wire::Violation;

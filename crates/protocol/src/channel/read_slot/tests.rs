@@ -4,9 +4,9 @@ extern crate std;
 
 use super::super::half::{Content, Half as _, HalfRefusal, Payload, Received};
 use super::super::indirect::place_of;
-use super::super::network::Network;
 use super::super::shape::{Shape, Signal};
-use super::super::suite::READ_SHAPE as SHAPE;
+use super::super::tests::network::Network;
+use super::super::tests::suite::READ_SHAPE as SHAPE;
 use super::super::{Kind, Peer};
 use super::{Boxes, bell_of};
 use crate::wire::Violation;

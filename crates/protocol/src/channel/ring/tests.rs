@@ -5,9 +5,9 @@ use crate::channel::effects::{Effects, InlineWrite};
 use crate::channel::half::{
     Content, Half as _, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions,
 };
-use crate::channel::network::Plain;
 use crate::channel::outbound::PROGRESS;
 use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
+use crate::channel::tests::network::Plain;
 use crate::channel::{Receiver, Sender};
 use alloc::format;
 use alloc::vec::Vec;

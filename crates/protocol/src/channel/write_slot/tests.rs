@@ -2,8 +2,8 @@ extern crate std;
 
 use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
-use super::super::network::Network;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::tests::network::Network;
 use super::{BELLS, CHOSEN, bell, immediate};
 use crate::wire::Violation;
 use farside_base::Memory as _;

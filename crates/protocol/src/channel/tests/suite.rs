@@ -3,16 +3,16 @@
 
 extern crate std;
 
-use super::half::{Content, Half as _, HalfRefusal, HeldMessage, Payload, Received};
-use super::kind::{Family, Kind};
+use super::super::half::{Content, Half as _, HalfRefusal, HeldMessage, Payload, Received};
+use super::super::kind::{Family, Kind};
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::network::{Network, OWN, PostedVerb, Xorshift64};
-use super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use farside_base::{LocalSlice, Memory as _, RegionId};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-pub(super) const READ_SHAPE: Shape = Shape {
+pub(in crate::channel) const READ_SHAPE: Shape = Shape {
     message_bytes_max: 60,
     slots: 4,
     ring_bytes: 256,
@@ -106,7 +106,13 @@ fn messages_come_in_order_through_a_network_in_order() {
 
 /// Senders that send, requests in any order, messages held and released in any order, deaths at any time with a partly
 /// landed WRITE: every message of a living sender arrives, once and complete.
-pub(super) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
+pub(in crate::channel) fn push_run(
+    kind: Kind,
+    shape: &Shape,
+    seed: u64,
+    messages: u32,
+    deaths: usize,
+) {
     let told = format!("{kind}, {shape:?}, seed {seed}");
     let mut dice = Xorshift64::new(seed);
     let senders = if kind.shares_receiver() { 3 } else { 1 };
@@ -455,7 +461,7 @@ fn readers_of_mirrored_rings_too() {
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {
-    use super::ChannelMutant::{
+    use super::super::ChannelMutant::{
         BellBeforeData, ChecksumUnchecked, CreditOffByOne, NextBellNotUnset, StaleTail, WrongStart,
     };
     use Kind::{
