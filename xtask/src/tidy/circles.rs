@@ -17,7 +17,7 @@ const REMAINING: &[(&str, &[usize])] = &[
     ("crates/fabric-shm", &[4, 4]),
     ("crates/fabric-verbs", &[4, 4, 3, 2, 2]),
     ("crates/farside", &[19, 6, 5, 4, 3, 3, 2, 2, 2, 2]),
-    ("crates/protocol", &[6, 5, 3, 3, 2, 2, 2, 2, 2]),
+    ("crates/protocol", &[6, 5, 3, 3, 2, 2, 2, 2]),
     ("crates/rmc", &[6, 5, 5, 3, 2]),
     ("crates/sim", &[7, 4, 3, 2, 2]),
     ("xtask", &[14, 4]),

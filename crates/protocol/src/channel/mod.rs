@@ -34,9 +34,9 @@ mod write_slot;
 pub use canary::ChannelMutant;
 pub use effects::{Effects, InlineWrite, Name, PostRequest, Posting};
 pub use half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload,
-    Peer, PeerRegions, Received, Sending,
+    Arrival, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Received, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};
-pub use machine::{Receiver, Sender};
+pub use machine::{Half, Receiver, Sender};
 pub use shape::{Acknowledge, BadShape, DeviceWords, MemoryPlan, Shape, Signal};

@@ -2,7 +2,8 @@
 
 extern crate std;
 
-use super::super::half::{Arrival, Half as _, HalfRefusal, Payload, Received};
+use super::super::Half as _;
+use super::super::half::{Arrival, HalfRefusal, Payload, Received};
 use super::super::shape::{Shape, Signal};
 use super::super::tests::network::Network;
 use super::super::tests::suite::READ_SHAPE as SHAPE;

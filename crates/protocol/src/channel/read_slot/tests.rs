@@ -2,7 +2,8 @@
 
 extern crate std;
 
-use super::super::half::{Content, Half as _, HalfRefusal, Payload, Received};
+use super::super::Half as _;
+use super::super::half::{Content, HalfRefusal, Payload, Received};
 use super::super::indirect::place_of;
 use super::super::shape::{Shape, Signal};
 use super::super::tests::network::Network;

@@ -1,7 +1,8 @@
 extern crate std;
 
+use super::super::Half as _;
 use super::super::Name;
-use super::super::half::{Arrival, Half as _, HalfRefusal, Payload, Peer};
+use super::super::half::{Arrival, HalfRefusal, Payload, Peer};
 use super::super::kind::Kind;
 use super::super::outbound::PROGRESS;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
@@ -283,12 +284,8 @@ fn hostile_words_never_panic() {
                         let receiver = &world.receivers[0];
                         let bells = &receiver.bells;
                         let counters = receiver.counters.as_ref().unwrap();
-                        let (region, place) = [
-                            (bells, TAIL),
-                            (counters, HEAD),
-                            (bells, ANSWERS),
-                            (bells, ANSWERS + 8),
-                        ][dice.below(4)];
+                        let place = [TAIL, HEAD, ANSWERS, ANSWERS + 8][dice.below(4)];
+                        let region = if place == HEAD { counters } else { bells };
                         region.store_word(place, word).unwrap();
                     }
                     2 => {

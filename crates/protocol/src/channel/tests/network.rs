@@ -9,11 +9,11 @@ extern crate std;
 
 use super::super::effects::{Effects, PostRequest, Posting};
 use super::super::half::{
-    Arrival, Checked, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload,
-    Peer, PeerRegions, Received, Sending,
+    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Received, Sending,
 };
 use super::super::kind::Kind;
-use super::super::machine::{Receiver, Sender};
+use super::super::machine::{Half, Receiver, Sender};
 use super::super::shape::{MemoryPlan, Shape};
 use core::cell::{Cell, RefCell};
 use farside_base::{

@@ -3,7 +3,8 @@
 
 extern crate std;
 
-use super::super::half::{Content, Half as _, HalfRefusal, HeldMessage, Payload, Received};
+use super::super::Half as _;
+use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
 use super::super::kind::{Family, Kind};
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::network::{Network, OWN, PostedVerb, Xorshift64};
