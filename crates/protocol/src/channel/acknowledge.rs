@@ -280,7 +280,7 @@ impl Acknowledger {
 mod tests {
     extern crate std;
 
-    use super::super::plain::{Plain, Xorshift64};
+    use super::super::tests::network::{Plain, Xorshift64};
     use super::*;
     use farside_base::RemoteRegionId;
     use std::collections::VecDeque;

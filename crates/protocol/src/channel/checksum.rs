@@ -60,7 +60,7 @@ pub(super) fn checksum<M: Memory>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plain::Plain;
+    use super::super::tests::network::Plain;
     use super::*;
     extern crate std;
     use std::vec::Vec;

@@ -27,7 +27,7 @@ pub(super) fn post_receive(peer: Peer, regions: OwnRegions, effects: &mut Effect
 
 /// A receiver's sender, and what is acknowledged to it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Inbound {
+pub(super) struct InboundPeer {
     pub(super) regions: OwnRegions,
     pub(super) peer: Option<PeerRegions>,
     pub(super) message_bytes_max: u32,
@@ -37,7 +37,7 @@ pub(super) struct Inbound {
     pub(super) canary: ChannelCanary,
 }
 
-impl Inbound {
+impl InboundPeer {
     /// Creates it without a sender. Half of `capacity`, in steps of `unit`, is acknowledged at once.
     pub(super) fn new(
         shape: &Shape,
@@ -87,7 +87,7 @@ impl Inbound {
 /// The receiver half of a channel, as the dispatch in `machine.rs` calls it.
 pub(super) trait ReceiveHalf: Sized {
     /// The common part, if it has a single sender.
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         None
     }
 
@@ -214,7 +214,7 @@ const START_MAX: u64 = 1 << 62;
 /// messages that it holds and has acknowledged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct ReaderPosition {
-    pub(super) inbound: Inbound,
+    pub(super) inbound: InboundPeer,
     way: Acknowledge,
     unit: u64,
     asked: bool,
@@ -231,7 +231,7 @@ impl ReaderPosition {
         (unit, capacity): (u64, u64),
     ) -> Self {
         Self {
-            inbound: Inbound::new(shape, regions, receives, (unit, capacity)),
+            inbound: InboundPeer::new(shape, regions, receives, (unit, capacity)),
             way: shape.acknowledge,
             unit,
             asked: false,

@@ -3,7 +3,7 @@
 
 use super::effects::{Effects, InlineWrite, Name};
 use super::half::{
-    Arrival, Completed, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
+    Arrival, Completed, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
     PeerRegions, Received, Sending, Step,
 };
 use super::inbound::ReceiveHalf as _;
@@ -16,6 +16,80 @@ use super::{
 };
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory};
+
+/// Either half of any channel, for code that drives senders and receivers alike.
+///
+/// Every call that can emit work takes `effects`, to be posted in that order.
+pub trait Half: Sized {
+    /// Whether it is a sender.
+    const SENDS: bool;
+
+    /// The memory that it needs.
+    fn plan(kind: Kind, shape: &Shape) -> MemoryPlan;
+
+    /// Creates a half without peers. The shape must have passed [`Shape::check`].
+    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
+
+    /// Whether one half serves all peers.
+    fn shares(kind: Kind) -> bool;
+
+    /// Connects a peer with these regions.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Disconnects a peer; its requests no longer reach memory here. Messages that have arrived completely can still
+    /// be received.
+    fn lost(&mut self, peer: Peer);
+
+    /// Polls the words that peers have written, and continues work that waited for them. Receivers poll when they are
+    /// asked for a message.
+    ///
+    /// # Errors
+    /// [`Violation`]: a peer wrote a word that no correct peer writes. Close its link.
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Handles the completion of a successful request.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Handles the completion of a receive.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Handles a receive that was consumed by a failed message: if peers share their receives, it is posted again.
+    /// The link of that peer is closed.
+    fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects);
+
+    /// The peer whose words caused the last [`Violation`] reported without a completion; `None` if it may have been
+    /// any peer of this half.
+    fn accused(&self) -> Option<Peer>;
+}
 
 /// Calls of a half that work with its own memory and may add requests.
 macro_rules! forward {

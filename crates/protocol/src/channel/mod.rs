@@ -10,20 +10,14 @@ mod canary;
 mod checksum;
 mod effects;
 mod half;
-#[cfg(test)]
-mod hand_tests;
 mod inbound;
 mod indirect;
 mod kind;
 mod machine;
 mod outbound;
-#[cfg(test)]
-mod plain;
 mod read_ring;
 mod read_slot;
 mod readers;
-#[cfg(test)]
-mod reading_tests;
 mod releases;
 mod reserved;
 mod ring;
@@ -31,6 +25,8 @@ mod send_receive;
 mod shape;
 mod shared_ring;
 mod store;
+#[cfg(test)]
+mod tests;
 mod window;
 mod write_slot;
 
@@ -38,9 +34,9 @@ mod write_slot;
 pub use canary::ChannelMutant;
 pub use effects::{Effects, InlineWrite, Name, PostRequest, Posting};
 pub use half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload,
-    Peer, PeerRegions, Received, Sending,
+    Arrival, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Received, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};
-pub use machine::{Receiver, Sender};
+pub use machine::{Half, Receiver, Sender};
 pub use shape::{Acknowledge, BadShape, DeviceWords, MemoryPlan, Shape, Signal};

@@ -9,7 +9,7 @@ use super::super::half::{
     Accepted, Arrival, Checked, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
     OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH, own as reach,
 };
-use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf};
+use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf};
 use super::super::kind::Kind;
 use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS, WORD};
 use super::super::shape::{Shape, Signal};
@@ -131,7 +131,7 @@ impl IndirectReceiver {
 }
 
 impl ReceiveHalf for IndirectReceiver {
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         Some(&mut self.position.inbound)
     }
 

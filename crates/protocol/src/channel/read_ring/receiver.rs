@@ -7,7 +7,7 @@ use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
     OwnRegions, Peer, PeerRegions, Received, Step, own as reach,
 };
-use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf, START};
+use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
@@ -212,7 +212,7 @@ impl ReadRingReceiver {
 }
 
 impl ReceiveHalf for ReadRingReceiver {
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         Some(&mut self.position.inbound)
     }
 

@@ -2,10 +2,11 @@
 
 extern crate std;
 
-use super::super::half::{Arrival, Content, Half as _, HalfRefusal, Payload, Received};
-use super::super::plain::Net;
-use super::super::reading_tests::SHAPE;
+use super::super::Half as _;
+use super::super::half::{Arrival, HalfRefusal, Payload, Received};
 use super::super::shape::{Shape, Signal};
+use super::super::tests::network::Network;
+use super::super::tests::suite::READ_SHAPE as SHAPE;
 use super::super::{Kind, Name, Peer};
 use super::sequence;
 use crate::wire::Violation;
@@ -14,8 +15,8 @@ use std::vec::Vec;
 
 const PREFETCHED: Shape = Shape { prefetch_bytes: 120, ..SHAPE };
 
-fn net(kind: Kind, shape: &Shape) -> Net {
-    let mut net = Net::new(kind, shape, 1);
+fn net(kind: Kind, shape: &Shape) -> Network {
+    let mut net = Network::new(kind, shape, 1);
     net.lags = false;
     net.connect();
     net.settle().unwrap();
@@ -24,30 +25,21 @@ fn net(kind: Kind, shape: &Shape) -> Net {
     net
 }
 
-fn send(net: &mut Net, message: &[u8]) -> Result<(), HalfRefusal> {
+fn send(net: &mut Network, message: &[u8]) -> Result<(), HalfRefusal> {
     net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects)).map(|_| ())
 }
 
-fn flush(net: &mut Net) {
+fn flush(net: &mut Network) {
     net.sender(|half, own, effects| half.flush(own, effects));
     net.settle().unwrap();
 }
 
-fn receive(net: &mut Net) -> Result<Option<Received>, Violation> {
+fn receive(net: &mut Network) -> Result<Option<Received>, Violation> {
     net.receiver(0, |half, own, effects| half.receive(own, effects))
 }
 
-fn take(net: &mut Net) -> Result<Vec<u8>, Violation> {
-    for _ in 0..8 {
-        if let Some(received) = receive(net)? {
-            let Content::Buffer { offset, bytes } = received.content else { panic!("bytes") };
-            net.receiver(0, |half, own, effects| half.release(received.held, own, effects))
-                .unwrap();
-            return Ok(net.readers[0].1.get(&LocalSlice { region: RegionId(0), offset, bytes }));
-        }
-        net.settle()?;
-    }
-    panic!("no message")
+fn take(net: &mut Network) -> Result<Vec<u8>, Violation> {
+    net.take_any()
 }
 
 #[test]
@@ -63,17 +55,17 @@ fn each_takes_the_requests_that_the_paper_counts() {
     ] {
         let mut net = net(kind, &shape);
         for (batch, reads) in [(1, one), (3, three)] {
-            let before = net.at_sender.posted;
+            let before = net.senders[0].posted;
             for _ in 0..batch {
                 send(&mut net, b"hello").unwrap();
             }
             flush(&mut net);
-            assert_eq!(net.at_sender.posted, [0, before[1] + sender[0], before[2] + sender[1]]);
-            let before = net.readers[0].1.posted[0];
+            assert_eq!(net.senders[0].posted[1..3], [before[1] + sender[0], before[2] + sender[1]]);
+            let before = net.receivers[0].posted[0];
             for _ in 0..batch {
                 assert_eq!(take(&mut net).unwrap(), b"hello");
             }
-            let taken = net.readers[0].1.posted[0] - before;
+            let taken = net.receivers[0].posted[0] - before;
             // While messages keep arriving, one READ ahead may be in flight.
             assert!(taken == reads || taken == reads + 1 && batch > 1, "{kind}: {taken}");
         }
@@ -108,8 +100,8 @@ fn a_message_is_fetched_to_where_the_caller_named() {
         let mut net = net(kind, &shape);
         send(&mut net, b"straight there").unwrap();
         flush(&mut net);
-        let before = net.readers[0].1.posted[0];
-        let ask = |net: &mut Net| {
+        let before = net.receivers[0].posted[0];
+        let ask = |net: &mut Network| {
             let offer = net.receiver(0, |half, own, effects| half.offer(own, effects)).unwrap();
             net.settle().unwrap();
             offer
@@ -127,8 +119,8 @@ fn a_message_is_fetched_to_where_the_caller_named() {
         let fetched = net.receiver(0, |half, own, effects| half.fetched(offer.held, own, effects));
         assert_eq!(fetched, Some(14), "{kind}");
         let slice = LocalSlice { bytes: 14, ..into };
-        assert_eq!(net.readers[0].1.get(&slice), b"straight there");
-        assert_eq!(net.readers[0].1.posted[0] - before, reads, "{kind}");
+        assert_eq!(net.receivers[0].get(&slice), b"straight there");
+        assert_eq!(net.receivers[0].posted[0] - before, reads, "{kind}");
     }
 }
 
@@ -155,7 +147,7 @@ fn an_offered_message_is_given_back_unfetched_where_its_length_is_known() {
             assert_eq!((offer.place.is_some(), back.is_ok()), (known, known), "{kind}");
             if let Some(offset) = offer.place {
                 let at = LocalSlice { region: RegionId(0), offset, bytes: offer.bytes_max };
-                assert_eq!(net.at_sender.get(&at), [round; 30], "{kind}");
+                assert_eq!(net.senders[0].get(&at), [round; 30], "{kind}");
             }
             net.receiver(0, |half, own, effects| half.acknowledge(own, effects));
             net.settle().unwrap();
@@ -171,14 +163,14 @@ fn heads_and_bells_that_no_correct_sender_stores_are_violations() {
         (16, "a head before its message"),
     ] {
         let mut net = net(Kind::ReadRingDetached, &SHAPE);
-        net.at_sender.regions[1].store_word(64, head).unwrap();
+        net.senders[0].bells.store_word(64, head).unwrap();
         assert_eq!(take(&mut net), Err(Violation(text)));
     }
     for (length, text) in [(62, "a length that no message has"), (10, "a message beyond the head")]
     {
         let mut net = net(Kind::ReadRingDetached, &SHAPE);
-        net.at_sender.regions[0].store_word(0, length).unwrap();
-        net.at_sender.regions[1].store_word(64, 16).unwrap();
+        net.senders[0].buffer.store_word(0, length).unwrap();
+        net.senders[0].bells.store_word(64, 16).unwrap();
         assert_eq!(take(&mut net), Err(Violation(text)));
     }
     for (bell, text) in [
@@ -188,17 +180,17 @@ fn heads_and_bells_that_no_correct_sender_stores_are_violations() {
         ((sequence(0) << 24) | 3, "a message with a wrong checksum"),
     ] {
         let mut net = net(Kind::ReadRingInlined, &PREFETCHED);
-        net.at_sender.regions[0].store_word(0, bell).unwrap();
+        net.senders[0].buffer.store_word(0, bell).unwrap();
         assert_eq!(take(&mut net), Err(Violation(text)));
     }
     let mut one = net(Kind::ReadRingInlined, &SHAPE);
-    one.at_sender.regions[0].store_word(0, u64::MAX).unwrap();
+    one.senders[0].buffer.store_word(0, u64::MAX).unwrap();
     assert_eq!(take(&mut one), Err(Violation("a length that no message has")));
 }
 
 #[test]
 fn old_notices_are_old_and_wrong_ones_are_violations() {
-    let arrive = |net: &mut Net, immediate| {
+    let arrive = |net: &mut Network, immediate| {
         net.receiver(0, |half, own, effects| {
             let arrival = Arrival { peer: Peer::ONLY, name: Name(0), bytes: 0, immediate };
             half.arrived(arrival, own, effects)
@@ -223,7 +215,7 @@ fn more_notices_than_receives_wait() {
             send(&mut net, b"x").unwrap();
             flush(&mut net);
         }
-        assert_eq!(net.at_sender.posted.iter().sum::<usize>(), 2);
+        assert_eq!(net.senders[0].posted.iter().sum::<usize>(), 2);
         for _ in 0..2 {
             take(&mut net).unwrap();
         }
@@ -233,6 +225,6 @@ fn more_notices_than_receives_wait() {
         for _ in 0..3 {
             take(&mut net).unwrap();
         }
-        assert_eq!(net.at_sender.posted.iter().sum::<usize>(), 3, "one notice for the rest");
+        assert_eq!(net.senders[0].posted.iter().sum::<usize>(), 3, "one notice for the rest");
     }
 }

@@ -5,7 +5,7 @@ use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer,
     OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH,
 };
-use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf, START};
+use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
@@ -102,7 +102,7 @@ impl ReadMailboxReceiver {
 }
 
 impl ReceiveHalf for ReadMailboxReceiver {
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         Some(&mut self.position.inbound)
     }
 

@@ -2,18 +2,19 @@
 
 extern crate std;
 
-use super::super::half::{Content, Half as _, HalfRefusal, Payload, Received};
+use super::super::Half as _;
+use super::super::half::{Content, HalfRefusal, Payload, Received};
 use super::super::indirect::place_of;
-use super::super::plain::Net;
-use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};
+use super::super::tests::network::Network;
+use super::super::tests::suite::READ_SHAPE as SHAPE;
 use super::super::{Kind, Peer};
 use super::{Boxes, bell_of};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RegionId};
 
-fn net(kind: Kind, shape: &Shape) -> Net {
-    let mut net = Net::new(kind, shape, 1);
+fn net(kind: Kind, shape: &Shape) -> Network {
+    let mut net = Network::new(kind, shape, 1);
     net.lags = false;
     net.connect();
     net.settle().unwrap();
@@ -25,18 +26,18 @@ fn net(kind: Kind, shape: &Shape) -> Net {
     net
 }
 
-fn send(net: &mut Net, message: &[u8]) -> Result<(), HalfRefusal> {
+fn send(net: &mut Network, message: &[u8]) -> Result<(), HalfRefusal> {
     let sent = net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects));
     net.sender(|half, own, effects| half.flush(own, effects));
     sent.map(|_| ())
 }
 
-fn receive(net: &mut Net) -> Result<Option<Received>, Violation> {
+fn receive(net: &mut Network) -> Result<Option<Received>, Violation> {
     net.receiver(0, |half, own, effects| half.receive(own, effects))
 }
 
 /// Receives until a message arrives.
-fn take(net: &mut Net) -> Result<Received, Violation> {
+fn take(net: &mut Network) -> Result<Received, Violation> {
     for _ in 0..8 {
         if let Some(received) = receive(net)? {
             return Ok(received);
@@ -59,15 +60,15 @@ fn each_takes_the_requests_that_the_paper_counts() {
         let mut net = net(kind, &shape);
         send(&mut net, b"hello").unwrap();
         net.settle().unwrap();
-        let before = (net.readers[0].1.posted, net.at_sender.posted);
-        let [reads, writes, _] = before.0;
+        let before = (net.receivers[0].posted, net.senders[0].posted);
+        let [reads, writes, ..] = before.0;
         let received = take(&mut net).unwrap();
         let Content::Buffer { offset, bytes } = received.content else { panic!("bytes") };
         let slice = LocalSlice { region: RegionId(0), offset, bytes };
-        assert_eq!(net.readers[0].1.get(&slice), b"hello");
-        let after = net.readers[0].1.posted;
+        assert_eq!(net.receivers[0].get(&slice), b"hello");
+        let after = net.receivers[0].posted;
         assert_eq!([after[0] - reads, after[1] - writes], receiver, "{kind}");
-        assert_eq!(net.at_sender.posted, [0, sender[0], sender[1]], "{kind}");
+        assert_eq!(net.senders[0].posted, [0, sender[0], sender[1], 0], "{kind}");
     }
 }
 
@@ -76,7 +77,7 @@ fn a_message_is_built_where_it_is_read() {
     for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined] {
         let mut net = net(kind, &SHAPE);
         let slice = net.sender(|half, own, _| half.loan(20, own)).unwrap();
-        net.at_sender.regions[0].write(slice.offset, b"built in place").unwrap();
+        net.senders[0].buffer.write(slice.offset, b"built in place").unwrap();
         let part = LocalSlice { bytes: 14, ..slice };
         let other = LocalSlice { offset: slice.offset + 8, ..part };
         let mut gather = |slices: &[LocalSlice]| {
@@ -86,7 +87,7 @@ fn a_message_is_built_where_it_is_read() {
         assert!(matches!(gather(&[part, part]), Err(HalfRefusal::Form(_))));
         let sending = gather(&[part]).unwrap();
         assert!(matches!(gather(&[part]), Err(HalfRefusal::Form(_))), "the loan has ended");
-        assert!(!net.sender.is_done(sending));
+        assert!(!net.senders[0].half.is_done(sending));
         let received = take(&mut net).unwrap();
         net.receiver(0, |half, own, effects| {
             half.release(received.held, own, effects).unwrap();
@@ -94,7 +95,7 @@ fn a_message_is_built_where_it_is_read() {
         });
         net.settle().unwrap();
         net.sender(|half, own, effects| half.advance(own, effects)).unwrap();
-        assert!(net.sender.is_done(sending) && net.sender.is_drained());
+        assert!(net.senders[0].half.is_done(sending) && net.senders[0].half.is_drained());
         assert_eq!(net.sender(|half, own, _| half.loan(61, own)), None, "too long");
     }
 }
@@ -107,9 +108,9 @@ fn the_slowest_reader_holds_the_sender_until_it_is_lost() {
     }
     assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
     net.connect();
-    net.lose(0);
+    net.lose_reader(0);
     send(&mut net, b"x").unwrap();
-    net.lose(1);
+    net.lose_reader(1);
     assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Lost));
 }
 
@@ -123,20 +124,22 @@ fn bells_that_no_correct_sender_rings_are_violations() {
             (u64::MAX, "a bell of another message"),
         ] {
             let mut net = net(kind, &SHAPE);
-            net.at_sender.regions[region].store_word(at, bell).unwrap();
+            let sender = &net.senders[0];
+            let memory = if region == 1 { &sender.bells } else { &sender.buffer };
+            memory.store_word(at, bell).unwrap();
             assert_eq!(take(&mut net), Err(Violation(text)), "{kind}");
         }
     }
     // A bell with a message that does not match its checksum is READ once more, and not again.
     let mut net = net(Kind::ReadSlotInlined, &SHAPE);
-    net.at_sender.regions[0].store_word(0, bell_of(0, 5)).unwrap();
+    net.senders[0].buffer.store_word(0, bell_of(0, 5)).unwrap();
     let text = "a message with a wrong checksum";
     assert_eq!(take(&mut net), Err(Violation(text)));
 }
 
 #[test]
 fn notices_and_starts_are_checked() {
-    let arrive = |net: &mut Net, immediate| {
+    let arrive = |net: &mut Network, immediate| {
         net.receiver(0, |half, own, effects| {
             let name = super::super::Name(0);
             let arrival = super::super::Arrival { peer: Peer::ONLY, name, bytes: 0, immediate };
@@ -154,9 +157,9 @@ fn notices_and_starts_are_checked() {
     let mut one = net(Kind::ReadSlotDetached, &SHAPE);
     assert_eq!(arrive(&mut one, Some(1)), Err(Violation("a message where none comes")));
 
-    let mut late = Net::new(Kind::ReadSlotDetached, &SHAPE, 1);
+    let mut late = Network::new(Kind::ReadSlotDetached, &SHAPE, 1);
     late.connect();
-    late.at_sender.regions[1].store_word(0, u64::MAX).unwrap();
+    late.senders[0].bells.store_word(0, u64::MAX).unwrap();
     let started = late.settle().and_then(|()| take(&mut late).map(|_| ()));
     assert_eq!(started, Err(Violation("an invalid start")));
 }
@@ -168,16 +171,16 @@ fn places_that_no_correct_receiver_names_are_violations() {
         (place_of(1, 0), "a place of another message"),
     ] {
         let mut net = net(Kind::ReadSlotIndirect, &SHAPE);
-        net.at_sender.regions[1].store_word(64, word).unwrap();
+        net.senders[0].bells.store_word(64, word).unwrap();
         assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
         let result = net.sender(|half, own, effects| half.advance(own, effects));
         assert_eq!(result, Err(Violation(text)));
     }
     let mut one = net(Kind::ReadSlotDetached, &SHAPE);
-    one.at_sender.regions[1].store_word(8, 1).unwrap();
+    one.senders[0].bells.store_word(8, 1).unwrap();
     let result = one.sender(|half, own, effects| half.advance(own, effects));
     assert_eq!(result, Err(Violation("acknowledges more than was sent")));
-    assert_eq!(one.sender.accused(), Some(Peer(0)));
+    assert_eq!(one.senders[0].half.accused(), Some(Peer(0)));
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn an_indirect_message_waits_for_its_place() {
         let fetched = net.receiver(0, |half, own, effects| half.fetched(offer.held, own, effects));
         assert_eq!(fetched, Some(5));
         let slice = LocalSlice { region: RegionId(0), offset: 4 * 64 + 3, bytes: 5 };
-        assert_eq!(net.readers[0].1.get(&slice), b"there");
+        assert_eq!(net.receivers[0].get(&slice), b"there");
     }
 }
 
@@ -222,7 +225,7 @@ fn an_offered_message_is_given_back_unfetched() {
             };
             let place = offer.place.expect("its length is known");
             let at = LocalSlice { region: RegionId(0), offset: place, bytes: offer.bytes_max };
-            assert_eq!(net.at_sender.get(&at), [round; 9], "{kind}");
+            assert_eq!(net.senders[0].get(&at), [round; 9], "{kind}");
             let mut back =
                 |held| net.receiver(0, |half, own, effects| half.release(held, own, effects));
             assert_eq!(back(offer.held), Ok(()), "{kind}");

@@ -35,6 +35,8 @@
 mod grants;
 mod receiver;
 mod sender;
+#[cfg(test)]
+mod tests;
 
 use super::kind::Kind;
 use super::outbound::staging_bytes;

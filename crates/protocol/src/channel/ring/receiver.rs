@@ -5,7 +5,7 @@ use super::super::half::{
     Accepted, Arrival, Checked, Content, HeldMessage, Own, OwnRegions, Peer, Received, Step,
     WRONG_LENGTH, own as reach,
 };
-use super::super::inbound::{Inbound, ReceiveHalf, drain_one_by_one};
+use super::super::inbound::{InboundPeer, ReceiveHalf, drain_one_by_one};
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
@@ -26,7 +26,7 @@ pub struct RingReceiver {
     bell: RingBell,
     place: RingOffsets,
     ring_bytes: u64,
-    inbound: Inbound,
+    inbound: InboundPeer,
     /// The position of the next message.
     next: u64,
     /// The position up to which the detached bell announces messages.
@@ -47,7 +47,7 @@ impl RingReceiver {
             bell,
             place: RingOffsets::new(bell, shape),
             ring_bytes: shape.ring_bytes,
-            inbound: Inbound::new(shape, regions, receives, (WORD, shape.ring_bytes)),
+            inbound: InboundPeer::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
             head: 0,
             releases: Releases::default(),
@@ -187,7 +187,7 @@ impl RingReceiver {
 }
 
 impl ReceiveHalf for RingReceiver {
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         Some(&mut self.inbound)
     }
 

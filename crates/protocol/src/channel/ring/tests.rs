@@ -2,13 +2,11 @@
 
 use super::*;
 use crate::channel::effects::{Effects, InlineWrite};
-use crate::channel::half::{
-    Content, Half as _, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions,
-};
+use crate::channel::half::{Content, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions};
 use crate::channel::outbound::PROGRESS;
-use crate::channel::plain::Plain;
 use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
-use crate::channel::{Receiver, Sender};
+use crate::channel::tests::network::Plain;
+use crate::channel::{Half as _, Receiver, Sender};
 use alloc::format;
 use alloc::vec::Vec;
 use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};

@@ -1,9 +1,9 @@
 extern crate std;
 
-use super::super::half::{Half as _, HalfRefusal};
-use super::super::hand_tests::Wire;
+use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::tests::network::Network;
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
@@ -21,41 +21,13 @@ const SHAPE: Shape = Shape {
     piece_bytes: 1 << 16,
 };
 
-fn back(acknowledge: Acknowledge) -> Shape {
-    Shape { acknowledge, ..SHAPE }
-}
-
-#[test]
-fn messages_come_in_order_and_go_round() {
-    for acknowledge in [Acknowledge::Word, Acknowledge::Message] {
-        for kind in [Kind::Send, Kind::SendShared] {
-            let mut wire = Wire::new(kind, back(acknowledge), 1);
-            for number in 0..40_u8 {
-                let message: Vec<u8> = (0..number % 21).map(|byte| byte ^ number).collect();
-                let sent = match number % 2 {
-                    0 => wire.send(0, &message).unwrap(),
-                    _ => wire.gather(0, &message).unwrap(),
-                };
-                assert_eq!(wire.senders[0].half.is_done(sent), number % 2 == 0);
-                wire.settle();
-                assert!(wire.senders[0].half.is_done(sent));
-                assert_eq!(wire.take(), Some((0, message)));
-            }
-            assert_eq!(wire.take(), None);
-            wire.acknowledge();
-            assert!(wire.senders[0].half.is_drained());
-            assert_eq!(wire.requests[0], 40, "one request a message");
-        }
-    }
-}
-
 #[test]
 fn integers_need_no_memory() {
-    let mut wire = Wire::new(Kind::SendBufferless, SHAPE, 1);
+    let mut wire = Network::all(Kind::SendBufferless, SHAPE, 1);
     assert_eq!(super::plan_receiver(Kind::SendBufferless, &SHAPE).buffer_bytes, 0);
     for number in 0..40_u32 {
         wire.send(0, &number.to_le_bytes()).unwrap();
-        wire.settle();
+        wire.run();
         assert_eq!(wire.take(), Some((0, number.to_le_bytes().to_vec())));
     }
     let form = HalfRefusal::Form("exactly four bytes, a little-endian integer");
@@ -67,12 +39,12 @@ fn integers_need_no_memory() {
 #[test]
 fn sender_stops_without_credits_and_resumes_with_them() {
     for (kind, credits) in [(Kind::Send, 6), (Kind::SendShared, 2), (Kind::SendBufferless, 6)] {
-        let mut wire = Wire::new(kind, SHAPE, 1);
+        let mut wire = Network::all(kind, SHAPE, 1);
         for _ in 0..credits {
             wire.send(0, &[7; 4]).unwrap();
         }
         assert_eq!(wire.send(0, &[7; 4]), Err(HalfRefusal::Full));
-        wire.settle();
+        wire.run();
         assert_eq!(wire.send(0, &[7; 4]), Err(HalfRefusal::Full), "received is not released");
         let held: Vec<_> = (0..credits).map(|_| wire.receive().unwrap().0).collect();
         // In any order; half of them are acknowledged at once.
@@ -80,42 +52,42 @@ fn sender_stops_without_credits_and_resumes_with_them() {
             assert_eq!(wire.release(*held), Ok(()));
             assert_eq!(wire.release(*held), Err(HalfRefusal::NoSuch("held message")));
         }
-        wire.settle();
+        wire.run();
         for _ in 0..credits {
             wire.send(0, &[8; 4]).unwrap();
         }
         assert_eq!(wire.send(0, &[8; 4]), Err(HalfRefusal::Full));
-        wire.settle();
+        wire.run();
         assert!(!wire.senders[0].half.is_drained());
     }
 }
 
 #[test]
 fn too_long_message_is_refused_without_effect() {
-    let mut wire = Wire::new(Kind::Send, SHAPE, 1);
+    let mut wire = Network::all(Kind::Send, SHAPE, 1);
     assert_eq!(wire.send(0, &[0; 21]), Err(HalfRefusal::TooLong { bytes_max: 20 }));
     assert!(wire.flying.is_empty() && wire.senders[0].half.is_drained());
 }
 
 #[test]
 fn senders_share_receives_and_have_credits_of_their_own() {
-    let mut wire = Wire::new(Kind::SendShared, SHAPE, 3);
+    let mut wire = Network::all(Kind::SendShared, SHAPE, 3);
     for sender in 0..3 {
         wire.send(sender, &[sender as u8; 9]).unwrap();
         wire.send(sender, &[sender as u8; 8]).unwrap();
         assert_eq!(wire.send(sender, &[1]), Err(HalfRefusal::Full));
     }
-    wire.settle();
+    wire.run();
     // The messages of one sender are released, which unblocks that one alone.
     let all: Vec<_> = (0..6).map(|_| wire.receive().unwrap()).collect();
     assert!(all.iter().all(|(_, from, bytes)| bytes.iter().all(|byte| u16::from(*byte) == *from)));
     for (held, ..) in all.iter().filter(|(_, from, _)| *from == 1) {
         wire.release(*held).unwrap();
     }
-    wire.settle();
+    wire.run();
     assert_eq!(wire.send(0, &[1]), Err(HalfRefusal::Full));
     wire.send(1, &[1]).unwrap();
-    wire.settle();
+    wire.run();
     assert_eq!(wire.take(), Some((1, [1].to_vec())));
     let bytes = |peers_max| super::plan_receiver(Kind::SendShared, &Shape { peers_max, ..SHAPE });
     assert_eq!(bytes(1), bytes(6), "memory does not grow with senders");
@@ -123,23 +95,23 @@ fn senders_share_receives_and_have_credits_of_their_own() {
 
 #[test]
 fn messages_of_a_lost_sender_are_received_and_its_receives_serve_again() {
-    let mut wire = Wire::new(Kind::SendShared, SHAPE, 2);
+    let mut wire = Network::all(Kind::SendShared, SHAPE, 2);
     wire.send(0, &[1; 4]).unwrap();
     wire.send(0, &[2; 4]).unwrap();
-    wire.settle();
+    wire.run();
     let (held, ..) = wire.receive().unwrap();
     wire.lose(0);
     assert_eq!(wire.take(), Some((0, [2; 4].to_vec())));
-    wire.reconnect(0, Kind::SendShared, &SHAPE);
+    wire.reconnect(0);
     wire.release(held).unwrap();
-    wire.settle();
+    wire.run();
     assert!(wire.senders[0].half.is_drained(), "old releases are no credit of the new one");
     for round in 0..20_u8 {
         for sender in 0..2 {
             wire.send(sender, &[round; 5]).unwrap();
             wire.send(sender, &[round; 5]).unwrap();
         }
-        wire.settle();
+        wire.run();
         for _ in 0..4 {
             assert_eq!(wire.take().unwrap().1, [round; 5]);
         }
@@ -149,7 +121,7 @@ fn messages_of_a_lost_sender_are_received_and_its_receives_serve_again() {
 
 #[test]
 fn invalid_messages_are_violations_and_cost_no_receive() {
-    let mut wire = Wire::new(Kind::SendShared, SHAPE, 2);
+    let mut wire = Network::all(Kind::SendShared, SHAPE, 2);
     let violation = |text| Err(Violation(text));
     for _ in 0..30 {
         assert_eq!(wire.intrude(1, 4, Some(3)), violation("an integer instead of a message"));
@@ -161,32 +133,28 @@ fn invalid_messages_are_violations_and_cost_no_receive() {
     assert_eq!(wire.intrude(1, 4, None), violation("more messages than receives"));
     wire.send(0, &[1; 4]).unwrap();
     wire.send(0, &[2; 4]).unwrap();
-    wire.settle();
-    let mut wire = Wire::new(Kind::SendBufferless, SHAPE, 1);
+    wire.run();
+    let mut wire = Network::all(Kind::SendBufferless, SHAPE, 1);
     assert_eq!(wire.intrude(0, 4, Some(3)), violation("bytes instead of an integer"));
     assert_eq!(wire.intrude(0, 0, None), violation("a message without its integer"));
 }
 
 #[test]
 fn a_sender_does_not_trust_what_is_acknowledged() {
-    let mut wire = Wire::new(Kind::Send, SHAPE, 1);
+    let mut wire = Network::all(Kind::Send, SHAPE, 1);
     wire.send(0, &[1; 4]).unwrap();
-    let side = &mut wire.senders[0];
-    side.bells.store_word(0, 2).unwrap();
-    let (half, own, effects) = side.parts();
-    assert_eq!(half.advance(own, effects), Err(Violation("acknowledges more than was sent")));
+    wire.senders[0].bells.store_word(0, 2).unwrap();
+    assert_eq!(wire.advance(0), Err(Violation("acknowledges more than was sent")));
 }
 
 #[cfg(canary)]
 #[test]
 #[should_panic(expected = "a message meets an empty queue")]
 fn one_credit_too_many_meets_an_empty_queue() {
-    let mutant = |sender: super::super::Sender| {
-        sender.with_mutant(super::super::ChannelMutant::CreditOffByOne)
-    };
-    let mut wire = Wire::with(Kind::Send, SHAPE, 1, mutant, |receiver| receiver);
+    let mutant = super::super::ChannelMutant::CreditOffByOne;
+    let mut wire = Network::spoiled(Kind::Send, SHAPE, 1, mutant);
     for _ in 0..7 {
         wire.send(0, &[1; 4]).unwrap();
     }
-    wire.settle();
+    wire.run();
 }

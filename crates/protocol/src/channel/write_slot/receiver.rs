@@ -5,7 +5,7 @@ use super::super::half::{
     Accepted, Arrival, Checked, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer, Received,
     Step, WRONG_LENGTH, own as reach,
 };
-use super::super::inbound::{Inbound, ReceiveHalf};
+use super::super::inbound::{InboundPeer, ReceiveHalf};
 use super::super::kind::Kind;
 use super::super::shape::Shape;
 use super::{BELLS, CHOSEN, MailboxBell, SLOT_BITS, WORD};
@@ -52,7 +52,7 @@ struct Mailbox {
 pub struct MailboxReceiver {
     how: MailboxBell,
     step: u64,
-    inbound: Inbound,
+    inbound: InboundPeer,
     /// Messages before this number are released.
     tail: u64,
     /// The number of the message that is handed out next, if bells are polled.
@@ -73,7 +73,7 @@ impl MailboxReceiver {
         Self {
             how,
             step: how.step(shape),
-            inbound: Inbound::new(shape, regions, receives, (1, u64::from(shape.slots))),
+            inbound: InboundPeer::new(shape, regions, receives, (1, u64::from(shape.slots))),
             tail: 0,
             next: 0,
             messages: alloc::vec![SlotMessage::UNSEEN; slots],
@@ -200,7 +200,7 @@ impl MailboxReceiver {
 }
 
 impl ReceiveHalf for MailboxReceiver {
-    fn inbound(&mut self) -> Option<&mut Inbound> {
+    fn inbound(&mut self) -> Option<&mut InboundPeer> {
         Some(&mut self.inbound)
     }
 

@@ -1,15 +1,13 @@
 extern crate std;
 
-use super::super::half::{Half as _, HalfRefusal};
-use super::super::hand_tests::Wire;
+use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::tests::network::Network;
 use super::{BELLS, CHOSEN, bell, immediate};
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
-
-mod pool;
 
 const SHAPE: Shape = Shape {
     message_bytes_max: 70,
@@ -42,47 +40,22 @@ fn each(then: impl Fn(Kind, Shape)) {
 }
 
 /// Sends as soon as there is room.
-fn send(wire: &mut Wire, message: &[u8]) {
+fn send(wire: &mut Network, message: &[u8]) {
     if wire.send(0, message) == Err(HalfRefusal::Full) {
-        wire.launch();
-        wire.settle();
+        wire.run();
         wire.send(0, message).unwrap();
     }
 }
 
 #[test]
-fn messages_come_in_order_and_go_round() {
-    each(|kind, shape| {
-        let mut wire = Wire::new(kind, shape, 1);
-        for number in 0..60_u8 {
-            let message: Vec<u8> = (0..number % 71).map(|byte| byte ^ number).collect();
-            match number % 2 {
-                0 => send(&mut wire, &message),
-                _ => {
-                    if wire.gather(0, &message).is_err() {
-                        wire.launch();
-                        wire.settle();
-                        wire.gather(0, &message).unwrap();
-                    }
-                }
-            }
-            wire.settle();
-            assert_eq!(wire.take(), Some((0, message)), "{kind} {shape:?}");
-            assert_eq!(wire.take(), None);
-        }
-    });
-}
-
-#[test]
 fn a_mailbox_serves_again_when_it_is_acknowledged() {
     each(|kind, shape| {
-        let mut wire = Wire::new(kind, shape, 1);
+        let mut wire = Network::all(kind, shape, 1);
         for number in 0..5 {
             wire.send(0, &[number; 9]).unwrap();
         }
         assert_eq!(wire.send(0, &[9; 9]), Err(HalfRefusal::Full));
-        wire.launch();
-        wire.settle();
+        wire.run();
         let held: Vec<_> = (0..5).map(|_| wire.receive().unwrap()).collect();
         for (held, _, _) in held[1..].iter().rev() {
             wire.release(*held).unwrap();
@@ -90,15 +63,14 @@ fn a_mailbox_serves_again_when_it_is_acknowledged() {
         }
         wire.acknowledge();
         assert_eq!(wire.send(0, &[9; 9]), Err(HalfRefusal::Full), "the oldest is held");
-        wire.launch();
-        wire.settle();
+        wire.run();
         assert_eq!(held[0].2, [0; 9]);
         wire.release(held[0].0).unwrap();
         wire.acknowledge();
         for number in 0..5 {
             send(&mut wire, &[number + 100; 70]);
         }
-        wire.settle();
+        wire.run();
         for number in 0..5 {
             assert_eq!(wire.take().unwrap().1, [number + 100; 70]);
         }
@@ -107,16 +79,15 @@ fn a_mailbox_serves_again_when_it_is_acknowledged() {
 
 #[test]
 fn a_batch_of_detached_bells_is_one_request() {
-    let mut wire = Wire::new(Kind::WriteSlotDetached, SHAPE, 1);
+    let mut wire = Network::all(Kind::WriteSlotDetached, SHAPE, 1);
     for round in 0..6_u8 {
         for number in 0..3 {
             wire.put(0, &[round, number]).unwrap();
         }
-        wire.launch();
-        wire.settle();
+        wire.run();
         assert_eq!(wire.take(), None, "nothing is announced");
         wire.flush(0);
-        wire.settle();
+        wire.run();
         for number in 0..3 {
             assert_eq!(wire.take(), Some((0, [round, number].to_vec())));
         }
@@ -129,7 +100,7 @@ fn a_batch_of_detached_bells_is_one_request() {
 #[test]
 fn a_sender_may_choose_its_mailbox() {
     each(|kind, shape| {
-        let mut wire = Wire::new(kind, shape, 1);
+        let mut wire = Network::all(kind, shape, 1);
         wire.send(0, b"in turn").unwrap();
         for slot in [3, 1, 4] {
             wire.send_to(slot, &[slot as u8; 30]).unwrap();
@@ -138,8 +109,7 @@ fn a_sender_may_choose_its_mailbox() {
         assert_eq!(wire.send_to(5, b"no slot"), Err(HalfRefusal::NoSuch("slot")));
         wire.send(0, b"the free one").unwrap();
         assert_eq!(wire.send(0, b"one more"), Err(HalfRefusal::Full));
-        wire.launch();
-        wire.settle();
+        wire.run();
         assert_eq!(wire.take().unwrap().1, b"in turn");
         for slot in [3, 1, 4] {
             assert_eq!(wire.take().unwrap().1, [slot; 30], "in the order of sending: {kind}");
@@ -149,11 +119,10 @@ fn a_sender_may_choose_its_mailbox() {
         for round in 0..20 {
             let slot = round * 3 % 5;
             if wire.send_to(slot, &[round as u8; 8]) == Err(HalfRefusal::Full) {
-                wire.launch();
-                wire.settle();
+                wire.run();
                 wire.send_to(slot, &[round as u8; 8]).unwrap();
             }
-            wire.settle();
+            wire.run();
             assert_eq!(wire.take().unwrap().1, [round as u8; 8]);
             wire.acknowledge();
         }
@@ -162,7 +131,7 @@ fn a_sender_may_choose_its_mailbox() {
 
 #[test]
 fn inlined_messages_that_overtake_each_other_wait_for_their_turn() {
-    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
+    let mut wire = Network::all(Kind::WriteSlotInlined, SHAPE, 1);
     wire.send_to(4, b"first").unwrap();
     wire.send_to(2, b"second").unwrap();
     // The word that enables choosing of mailboxes, and the first message, are delivered last.
@@ -189,30 +158,30 @@ fn bells_that_no_correct_sender_writes_are_violations() {
             (bell(u64::MAX, 1), "a message out of turn"),
         ];
         for (word, text) in table {
-            let mut wire = Wire::new(kind, shape, 1);
+            let mut wire = Network::all(kind, shape, 1);
             match kind {
                 Kind::WriteSlotDetached if signal == Signal::Word => {
-                    wire.receiver.bells.store_word(BELLS, word).unwrap();
+                    wire.receivers[0].bells.store_word(BELLS, word).unwrap();
                 }
-                Kind::WriteSlotInlined => wire.receiver.buffer.store_word(120, word).unwrap(),
+                Kind::WriteSlotInlined => wire.receivers[0].buffer.store_word(120, word).unwrap(),
                 _ => continue,
             }
             assert_eq!(wire.try_receive(), violation(text), "{kind} {word:x}");
         }
     }
-    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
-    wire.receiver.bells.store_word(CHOSEN, 9).unwrap();
-    wire.receiver.buffer.store_word(2 * 128 - 8, bell(2, 8)).unwrap();
-    wire.receiver.buffer.store_word(3 * 128 - 8, bell(2, 8)).unwrap();
+    let mut wire = Network::all(Kind::WriteSlotInlined, SHAPE, 1);
+    wire.receivers[0].bells.store_word(CHOSEN, 9).unwrap();
+    wire.receivers[0].buffer.store_word(2 * 128 - 8, bell(2, 8)).unwrap();
+    wire.receivers[0].buffer.store_word(3 * 128 - 8, bell(2, 8)).unwrap();
     assert_eq!(wire.try_receive(), violation("a repeated message number"));
 }
 
 #[test]
 fn announcements_that_no_correct_sender_makes_are_violations() {
     let violation = |text| Err(Violation(text));
-    let mut wire = Wire::new(Kind::WriteSlotImmediate, SHAPE, 1);
+    let mut wire = Network::all(Kind::WriteSlotImmediate, SHAPE, 1);
     assert_eq!(wire.intrude(0, 4, None), violation("a message where none comes"));
-    let mut wire = Wire::new(Kind::WriteSlotImmediate, SHAPE, 1);
+    let mut wire = Network::all(Kind::WriteSlotImmediate, SHAPE, 1);
     for _ in 0..20 {
         let slot = Some(immediate(0, 5));
         assert_eq!(wire.intrude(0, 4, slot), violation("a slot that does not exist"));
@@ -228,35 +197,31 @@ fn announcements_that_no_correct_sender_makes_are_violations() {
     assert_eq!(wire.intrude(0, 4, Some(immediate(1, 2))), violation(number));
 
     let shape = Shape { signal: Signal::Message, ..SHAPE };
-    let mut wire = Wire::new(Kind::WriteSlotDetached, shape, 1);
+    let mut wire = Network::all(Kind::WriteSlotDetached, shape, 1);
     let before = violation("a bell before its message");
     assert_eq!(wire.intrude(0, 0, Some(immediate(1, 0))), before);
-    wire.receiver.buffer.store_word(0, bell(0, 71)).unwrap();
+    wire.receivers[0].buffer.store_word(0, bell(0, 71)).unwrap();
     let long = violation("a length that no message has");
     assert_eq!(wire.intrude(0, 0, Some(immediate(0, 0))), long);
-    wire.receiver.buffer.store_word(0, bell(0, 70)).unwrap();
+    wire.receivers[0].buffer.store_word(0, bell(0, 70)).unwrap();
     assert_eq!(wire.intrude(0, 0, Some(immediate(0, 0))), Ok(()));
 }
 
 #[test]
 fn an_acknowledgement_of_more_than_was_sent_is_a_violation() {
-    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
+    let mut wire = Network::all(Kind::WriteSlotInlined, SHAPE, 1);
     wire.send(0, b"one").unwrap();
-    let side = &mut wire.senders[0];
-    side.bells.store_word(0, 2).unwrap();
-    let (half, own, effects) = side.parts();
-    assert_eq!(half.advance(own, effects), Err(Violation("acknowledges more than was sent")));
+    wire.senders[0].bells.store_word(0, 2).unwrap();
+    assert_eq!(wire.advance(0), Err(Violation("acknowledges more than was sent")));
 }
 
 #[cfg(canary)]
 mod defects {
-    use super::super::super::{ChannelMutant, Receiver, Sender};
+    use super::super::super::ChannelMutant;
     use super::*;
 
-    fn with(kind: Kind, signal: Signal, mutant: ChannelMutant) -> Wire {
-        let shape = Shape { signal, ..SHAPE };
-        let sender = |sender: Sender| sender.with_mutant(mutant);
-        Wire::with(kind, shape, 1, sender, |receiver: Receiver| receiver.with_mutant(mutant))
+    fn with(kind: Kind, signal: Signal, mutant: ChannelMutant) -> Network {
+        Network::spoiled(kind, Shape { signal, ..SHAPE }, 1, mutant)
     }
 
     #[test]
@@ -265,7 +230,7 @@ mod defects {
             let mut wire = with(kind, signal, ChannelMutant::SlotReusedEarly);
             for number in 0..5 {
                 wire.send(0, &[number; 9]).unwrap();
-                wire.settle();
+                wire.run();
                 wire.receive().unwrap();
             }
             wire.send(0, &[9; 9]).unwrap();
@@ -279,7 +244,7 @@ mod defects {
         let mut wire = with(Kind::WriteSlotInlined, Signal::Word, ChannelMutant::BellNotCleared);
         for _ in 0..5 {
             wire.send(0, b"message").unwrap();
-            wire.settle();
+            wire.run();
             wire.take().unwrap();
         }
         assert!(wire.try_receive().is_err());

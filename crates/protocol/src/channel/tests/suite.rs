@@ -1,29 +1,19 @@
-//! Randomized tests of both families with peers that READ the sender's memory: every channel and shape, messages of
-//! all lengths, readers that connect late and disconnect, releases in any order, and an adversary that carries out
-//! requests in any order and takes each word of a READ from any moment.
+//! The cases common to all channels: every kind and shape, messages of all lengths, releases in any order, and a network
+//! that carries out requests in any order that the channel permits.
 
 extern crate std;
 
-use super::half::{Content, Half as _, HalfRefusal, HeldMessage, Payload};
-use super::kind::Kind;
-use super::plain::Net;
-use super::shape::{Acknowledge, DeviceWords, Shape, Signal};
-use farside_base::{LocalSlice, RegionId};
+use super::super::Half as _;
+use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
+use super::super::kind::{Family, Kind};
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::network::{Network, OWN, PostedVerb, Xorshift64};
+use farside_base::{LocalSlice, Memory as _, RegionId};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-pub(super) const KINDS: [Kind; 7] = [
-    Kind::ReadSlotDetached,
-    Kind::ReadSlotInlined,
-    Kind::ReadSlotNotify,
-    Kind::ReadSlotIndirect,
-    Kind::ReadRingDetached,
-    Kind::ReadRingInlined,
-    Kind::ReadRingNotify,
-];
-
-pub(super) const SHAPE: Shape = Shape {
+pub(in crate::channel) const READ_SHAPE: Shape = Shape {
     message_bytes_max: 60,
     slots: 4,
     ring_bytes: 256,
@@ -35,6 +25,163 @@ pub(super) const SHAPE: Shape = Shape {
     device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
+
+/// The channels whose receivers fetch messages.
+fn pulled() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.receiver_names_destination())
+}
+
+/// Every valid combination of acknowledgement, signal and mapping.
+fn shapes(kind: Kind) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
+        for signal in [Signal::Message, Signal::Word] {
+            for mirrored in [false, true] {
+                let ring = matches!(kind.family(), Family::Ring | Family::SharedRing);
+                // A mirrored ring has at least a page.
+                let (ring_bytes, slots) = if mirrored { (4096, 64) } else { (256, 4) };
+                let shape =
+                    Shape { acknowledge, signal, mirrored, ring_bytes, slots, ..READ_SHAPE };
+                let second = kind.has_second_channel() || signal == Signal::Message;
+                if (ring || !mirrored) && second && shape.check(kind).is_ok() {
+                    shapes.push(shape);
+                }
+            }
+        }
+    }
+    shapes
+}
+
+/// The content of a sender's message.
+fn content(kind: Kind, from: usize, number: u32) -> Vec<u8> {
+    if kind == Kind::SendBufferless {
+        return (number << 8 | from as u32).to_le_bytes().to_vec();
+    }
+    let bytes = (number * 7 + from as u32 * 13) % 41;
+    (0..bytes).map(|at| (number + at) as u8 | ((from as u8) << 6)).collect()
+}
+
+#[test]
+fn messages_come_in_order_through_a_network_in_order() {
+    for kind in Kind::ALL {
+        for shape in shapes(kind) {
+            let told = format!("{kind} {shape:?}");
+            let mut net = Network::all(kind, shape, 1);
+            let gathers = kind != Kind::SendBufferless;
+            for number in 0..60_u32 {
+                let message = content(kind, 0, number);
+                let gather = gathers && number % 2 == 1;
+                let mut send =
+                    || if gather { net.gather(0, &message) } else { net.send(0, &message) };
+                let mut sent = send();
+                for _ in 0..8 {
+                    if sent.is_ok() {
+                        break;
+                    }
+                    // A receiver that names a place, or a sender that asks for the tail.
+                    let nothing = net.found(0).unwrap();
+                    assert_eq!(nothing, None, "{told}");
+                    net.run();
+                    sent = if gather { net.gather(0, &message) } else { net.send(0, &message) };
+                }
+                let sent = sent.expect(&told);
+                if kind.family() == Family::SendReceive {
+                    assert_eq!(net.senders[0].half.is_done(sent), !gather, "{told}");
+                    assert_eq!(net.requests[0], number as usize + 1, "one request a message");
+                }
+                net.run();
+                // An idle sender that is READ asks for acknowledgements, and announces what it could not before.
+                for _ in 0..2 {
+                    net.advance(0).unwrap();
+                    net.run();
+                }
+                let taken = net.take_any();
+                assert_eq!(taken, Ok(message), "{told}");
+                assert!(net.found(0).unwrap().is_none(), "{told}");
+                net.acknowledge();
+                assert!(gather || net.senders[0].half.is_done(sent), "{told}");
+            }
+        }
+    }
+}
+
+/// Senders that send, requests in any order, messages held and released in any order, deaths at any time with a partly
+/// landed WRITE: every message of a living sender arrives, once and complete.
+pub(in crate::channel) fn push_run(
+    kind: Kind,
+    shape: &Shape,
+    seed: u64,
+    messages: u32,
+    deaths: usize,
+) {
+    let told = format!("{kind}, {shape:?}, seed {seed}");
+    let mut dice = Xorshift64::new(seed);
+    let senders = if kind.shares_receiver() { 3 } else { 1 };
+    let mut net = Network::all(kind, *shape, senders as u16);
+    net.chance = Xorshift64::new(seed + 1);
+    let (mut sent, mut came) = ([0_u32; 3], [const { Vec::new() }; 3]);
+    let mut living: Vec<usize> = (0..senders).collect();
+    let mut holding: Vec<(Received, Vec<u8>)> = Vec::new();
+    let mut steps = 0;
+    while living.iter().any(|from| came[*from].len() < messages as usize) {
+        steps += 1;
+        assert!(steps < 200_000, "stuck after {sent:?}: {told}");
+        let from = living[dice.below(living.len())];
+        match dice.below(9) {
+            0 | 1 if sent[from] < messages => {
+                let bytes = content(kind, from, sent[from]);
+                let gather = kind != Kind::SendBufferless && dice.below(2) == 0;
+                let result = if gather { net.gather(from, &bytes) } else { net.put(from, &bytes) };
+                sent[from] += u32::from(result.is_ok());
+            }
+            2 => {
+                net.flush(from);
+                net.advance(from).expect(&told);
+            }
+            3..=6 => net.carry_any().expect(&told),
+            7 => {
+                if let Some((received, bytes)) = net.found(0).expect(&told) {
+                    let from = usize::from(received.peer.0);
+                    let fits = |number: &u32| content(kind, from, *number) == bytes;
+                    let number = (0..messages).filter(fits).find(|one| !came[from].contains(one));
+                    came[from].push(number.expect(&told));
+                    holding.push((received, bytes));
+                }
+            }
+            _ if !holding.is_empty() && dice.below(4) > 0 => {
+                let (received, bytes) = holding.swap_remove(dice.below(holding.len()));
+                if let Content::Buffer { offset, bytes: length } = received.content {
+                    let slice = LocalSlice { region: OWN.buffer, offset, bytes: length };
+                    let now = net.receivers[0].get(&slice);
+                    assert_eq!(now, bytes, "changed while it was held: {told}");
+                }
+                net.release(received.held).expect(&told);
+            }
+            _ if senders - living.len() < deaths && dice.below(messages as usize * 8) == 0 => {
+                let flights = net.flights(from, true);
+                if let Some(at) = flights.get(dice.below(flights.len() + 1))
+                    && let PostedVerb::Write(bytes, to, _) = &net.flying[*at].verb
+                    && to.region.0 == OWN.buffer.0
+                {
+                    let part = dice.below(bytes.len() / 8 + 1) * 8;
+                    net.receivers[0].buffer.write(to.offset, &bytes[..part]).unwrap();
+                }
+                net.lose(from);
+                living.retain(|other| *other != from);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn pushed_messages_come_once_and_whole_whatever_the_network_does() {
+    for kind in Kind::ALL.into_iter().filter(|kind| !kind.receiver_names_destination()) {
+        for shape in shapes(kind) {
+            (1..12).for_each(|seed| push_run(kind, &shape, seed, 100, 0));
+        }
+    }
+}
 
 /// The expectations of a reader.
 struct ExpectedReader {
@@ -54,7 +201,7 @@ fn message(number: u64, max: u32) -> Vec<u8> {
 }
 
 struct ReadingRun {
-    net: Net,
+    net: Network,
     readers: Vec<ExpectedReader>,
     sent: u64,
 }
@@ -117,7 +264,7 @@ impl ReadingRun {
                     return self.fail("an integer");
                 };
                 let slice = LocalSlice { region: RegionId(0), offset, bytes };
-                let bytes = self.net.readers[number].1.get(&slice);
+                let bytes = self.net.receivers[number].get(&slice);
                 self.readers[number].held.push(received.held);
                 self.expect(number, &bytes)
             }
@@ -130,7 +277,7 @@ impl ReadingRun {
                 self.net.receiver(number, |half, own, effects| half.fetched(held, own, effects));
             let Some(bytes) = fetched else { return Ok(()) };
             self.readers[number].offer = None;
-            let bytes = self.net.readers[number].1.get(&LocalSlice { bytes, ..into });
+            let bytes = self.net.receivers[number].get(&LocalSlice { bytes, ..into });
             return self.expect(number, &bytes);
         }
         let offer = self.net.receiver(number, |half, own, effects| half.offer(own, effects));
@@ -199,9 +346,7 @@ impl ReadingRun {
 
     /// Switches between `receive` and offers, once everything fetched is taken.
     fn switch(&mut self, number: usize) {
-        if self.net.kind.family() == super::kind::Family::ReadRing
-            || self.readers[number].next == self.sent
-        {
+        if self.net.kind.family() == Family::ReadRing || self.readers[number].next == self.sent {
             self.readers[number].offers ^= true;
         }
     }
@@ -232,18 +377,18 @@ impl ReadingRun {
         let all = |reader: &ExpectedReader| !reader.living || reader.next == self.sent;
         // By message, the last acknowledgements may be too small to be sent.
         let told = self.net.shape.acknowledge == Acknowledge::Message;
-        (told || self.net.sender.is_drained()) && self.readers.iter().all(all)
+        (told || self.net.senders[0].half.is_drained()) && self.readers.iter().all(all)
     }
 }
 
 /// Makes one run; returns the failure.
-pub(super) fn run(
+fn reading_run(
     kind: Kind,
     shape: &Shape,
     seed: u64,
-    spoil: impl FnOnce(&mut Net),
+    spoil: impl FnOnce(&mut Network),
 ) -> Result<u64, String> {
-    let mut net = Net::new(kind, shape, seed);
+    let mut net = Network::new(kind, shape, seed);
     spoil(&mut net);
     let mut run = ReadingRun { net, readers: Vec::new(), sent: 0 };
     run.connect();
@@ -258,7 +403,7 @@ pub(super) fn run(
             run.connect();
         }
         if run.readers.len() > 2 && at == 300 && seed.is_multiple_of(5) {
-            run.net.lose(0);
+            run.net.lose_reader(0);
             run.readers[0].living = false;
         }
     }
@@ -266,13 +411,13 @@ pub(super) fn run(
     Ok(run.sent)
 }
 
-pub(super) fn shapes(kind: Kind) -> Vec<Shape> {
+fn reading_shapes(kind: Kind) -> Vec<Shape> {
     let mut shapes = Vec::new();
     for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
         for signal in [Signal::Message, Signal::Word] {
             for (slots, ring_bytes, prefetch_bytes) in [(4, 256, 0), (1, 256, 40), (3, 512, 300)] {
                 let shape =
-                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..SHAPE };
+                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..READ_SHAPE };
                 if kind.has_second_channel() || signal == Signal::Message {
                     shapes.push(shape);
                 }
@@ -283,12 +428,12 @@ pub(super) fn shapes(kind: Kind) -> Vec<Shape> {
 }
 
 #[test]
-fn messages_come_in_order_whatever_the_wires_do() {
-    for kind in KINDS {
-        for shape in shapes(kind) {
+fn readers_get_messages_in_order_whatever_the_network_does() {
+    for kind in pulled() {
+        for shape in reading_shapes(kind) {
             let mut all = 0;
             for seed in 0..24 {
-                match run(kind, &shape, seed, |_| {}) {
+                match reading_run(kind, &shape, seed, |_| {}) {
                     Ok(sent) => all += sent,
                     Err(what) => panic!("{kind} {shape:?} seed {seed}: {what}"),
                 }
@@ -299,13 +444,13 @@ fn messages_come_in_order_whatever_the_wires_do() {
 }
 
 #[test]
-fn mirrored_rings_too() {
-    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..SHAPE };
+fn readers_of_mirrored_rings_too() {
+    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..READ_SHAPE };
     for kind in [Kind::ReadRingDetached, Kind::ReadRingInlined, Kind::ReadRingNotify] {
         for prefetch_bytes in [0, 2000] {
             let shape = Shape { prefetch_bytes, ..shape };
             for seed in 0..3 {
-                if let Err(what) = run(kind, &shape, seed, |_| {}) {
+                if let Err(what) = reading_run(kind, &shape, seed, |_| {}) {
                     panic!("{kind} {shape:?} seed {seed}: {what}");
                 }
             }
@@ -317,42 +462,42 @@ fn mirrored_rings_too() {
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {
-    use super::ChannelMutant::{
+    use super::super::ChannelMutant::{
         BellBeforeData, ChecksumUnchecked, CreditOffByOne, NextBellNotUnset, StaleTail, WrongStart,
     };
     use Kind::{
         ReadRingDetached, ReadRingInlined, ReadRingNotify, ReadSlotDetached, ReadSlotIndirect,
         ReadSlotInlined, ReadSlotNotify,
     };
-    let prefetched = Shape { prefetch_bytes: 120, ..SHAPE };
-    let words = Shape { signal: Signal::Word, ..SHAPE };
+    let prefetched = Shape { prefetch_bytes: 120, ..READ_SHAPE };
+    let words = Shape { signal: Signal::Word, ..READ_SHAPE };
     let passive = [
-        (ReadSlotDetached, SHAPE),
-        (ReadSlotInlined, SHAPE),
-        (ReadSlotNotify, SHAPE),
-        (ReadRingDetached, SHAPE),
-        (ReadRingInlined, SHAPE),
+        (ReadSlotDetached, READ_SHAPE),
+        (ReadSlotInlined, READ_SHAPE),
+        (ReadSlotNotify, READ_SHAPE),
+        (ReadRingDetached, READ_SHAPE),
+        (ReadRingInlined, READ_SHAPE),
         (ReadRingInlined, prefetched),
-        (ReadRingNotify, SHAPE),
+        (ReadRingNotify, READ_SHAPE),
     ];
     let mut table = Vec::new();
     for (kind, shape) in passive {
         table.extend([StaleTail, WrongStart, CreditOffByOne].map(|one| (kind, shape, one)));
     }
     table.extend([
-        (ReadSlotDetached, SHAPE, BellBeforeData),
+        (ReadSlotDetached, READ_SHAPE, BellBeforeData),
         (ReadSlotIndirect, words, BellBeforeData),
-        (ReadRingDetached, SHAPE, BellBeforeData),
-        (ReadRingInlined, SHAPE, BellBeforeData),
-        (ReadRingInlined, SHAPE, NextBellNotUnset),
+        (ReadRingDetached, READ_SHAPE, BellBeforeData),
+        (ReadRingInlined, READ_SHAPE, BellBeforeData),
+        (ReadRingInlined, READ_SHAPE, NextBellNotUnset),
         (ReadRingInlined, prefetched, NextBellNotUnset),
-        (ReadSlotInlined, SHAPE, ChecksumUnchecked),
+        (ReadSlotInlined, READ_SHAPE, ChecksumUnchecked),
         (ReadRingInlined, prefetched, ChecksumUnchecked),
     ]);
     for (kind, shape, mutant) in table {
         let caught = (0..60).find(|seed| {
-            let spoiled = |net: &mut Net| net.spoil(mutant);
-            std::panic::catch_unwind(|| run(kind, &shape, *seed, spoiled))
+            let spoiled = |net: &mut Network| net.spoil(mutant);
+            std::panic::catch_unwind(|| reading_run(kind, &shape, *seed, spoiled))
                 .is_ok_and(|result| result.is_err())
         });
         assert!(caught.is_some(), "{kind} {mutant:?} prefetch {}", shape.prefetch_bytes);

@@ -7,14 +7,14 @@
 
 extern crate std;
 
-use super::effects::{Effects, PostRequest, Posting};
-use super::half::{
-    Arrival, Checked, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload,
-    Peer, PeerRegions, Received, Sending,
+use super::super::effects::{Effects, PostRequest, Posting};
+use super::super::half::{
+    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Received, Sending,
 };
-use super::kind::Kind;
-use super::machine::{Receiver, Sender};
-use super::shape::{MemoryPlan, Shape};
+use super::super::kind::Kind;
+use super::super::machine::{Half, Receiver, Sender};
+use super::super::shape::{MemoryPlan, Shape};
 use core::cell::{Cell, RefCell};
 use farside_base::{
     LocalSlice, Memory, Operation, OutOfBounds, RegionId, RegionKind, RemoteRegionId, RemoteSlice,
@@ -27,24 +27,28 @@ use std::vec::Vec;
 
 /// Pseudo-random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Xorshift64(u64);
+pub(in crate::channel) struct Xorshift64(u64);
 
 impl Xorshift64 {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(in crate::channel) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(in crate::channel) fn word(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % bound.max(1) as u64) as usize
+        self.0
+    }
+
+    pub(in crate::channel) fn below(&mut self, bound: usize) -> usize {
+        ((self.word() >> 11) % bound.max(1) as u64) as usize
     }
 }
 
 /// Plain memory; its end joins its beginning if it is planned as mirrored.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(in crate::channel) struct Plain {
     /// Its contents from each moment on; the last are the current ones.
     states: RefCell<Vec<(usize, Vec<u8>)>>,
     turns: usize,
@@ -53,12 +57,12 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(in crate::channel) fn new(bytes: u64) -> Self {
         Self::mapped(bytes, 1, None)
     }
 
     /// The number of its bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::channel) fn len(&self) -> usize {
         self.states.borrow()[0].1.len()
     }
 
@@ -159,7 +163,8 @@ impl Memory for Plain {
     }
 }
 
-pub(super) const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
+pub(in crate::channel) const OWN: OwnRegions =
+    OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 /// The program's own region, and the words apart from the bells.
 const USER: RegionId = RegionId(2);
 const COUNTERS: u32 = 3;
@@ -169,17 +174,17 @@ const SOURCE_BYTES: u64 = 128;
 
 /// A half with its memory, its effects and its posted receives.
 #[derive(Debug)]
-pub(super) struct Endpoint<H> {
-    pub(super) half: H,
-    pub(super) buffer: Plain,
-    pub(super) bells: Plain,
-    pub(super) user: Plain,
+pub(in crate::channel) struct Endpoint<H> {
+    pub(in crate::channel) half: H,
+    pub(in crate::channel) buffer: Plain,
+    pub(in crate::channel) bells: Plain,
+    pub(in crate::channel) user: Plain,
     /// Unless it has none: then they are the bells.
-    pub(super) counters: Option<Plain>,
+    pub(in crate::channel) counters: Option<Plain>,
     effects: Effects,
     receives: Vec<Posting>,
     /// The numbers of READs, WRITEs, SENDs and FETCH_ADDs that it has posted.
-    pub(super) posted: [usize; 4],
+    pub(in crate::channel) posted: [usize; 4],
     sources: u64,
     /// The moment of its memory: now, or for a reader, the latest moment of the sender's that it has seen.
     clock: Rc<Cell<usize>>,
@@ -223,7 +228,7 @@ impl<H: Half> Endpoint<H> {
     }
 
     /// Makes a call of the half.
-    pub(super) fn with<T>(
+    pub(in crate::channel) fn with<T>(
         &mut self,
         call: impl FnOnce(&mut H, Own<'_, Plain>, &mut Effects) -> T,
     ) -> T {
@@ -233,7 +238,7 @@ impl<H: Half> Endpoint<H> {
     }
 
     /// The bytes of a slice of its memory.
-    pub(super) fn get(&self, slice: &LocalSlice) -> Vec<u8> {
+    pub(in crate::channel) fn get(&self, slice: &LocalSlice) -> Vec<u8> {
         let mut bytes = vec![0; slice.bytes as usize];
         self.region(slice.region.0).read(slice.offset, &mut bytes).expect("inside the region");
         bytes
@@ -296,7 +301,7 @@ impl<H: Half> Endpoint<H> {
 
 /// A request with its bytes.
 #[derive(Clone, Debug)]
-pub(super) enum PostedVerb {
+pub(in crate::channel) enum PostedVerb {
     Write(Vec<u8>, RemoteSlice, Option<u32>),
     Read(Vec<LocalSlice>, RemoteSlice),
     Send(Vec<u8>, Option<u32>),
@@ -305,12 +310,12 @@ pub(super) enum PostedVerb {
 
 /// A request in flight, from or to a sender.
 #[derive(Clone, Debug)]
-pub(super) struct RequestInFlight {
-    pub(super) sender: usize,
+pub(in crate::channel) struct RequestInFlight {
+    pub(in crate::channel) sender: usize,
     receiver: usize,
-    pub(super) to_receiver: bool,
+    pub(in crate::channel) to_receiver: bool,
     request: PostRequest,
-    pub(super) verb: PostedVerb,
+    pub(in crate::channel) verb: PostedVerb,
     /// The moment of its posting.
     since: usize,
 }
@@ -324,7 +329,7 @@ fn carry_out<A: Half, B: Half>(
 ) -> Checked {
     let peer = Peer(peer as u16);
     // Receivers share their receives, senders have some for each peer.
-    let of_peer = |posting: &Posting| B::SENDS == false || posting.peer == peer;
+    let of_peer = |posting: &Posting| !B::SENDS || posting.peer == peer;
     let receive = to.receives.iter().position(of_peer).unwrap_or(usize::MAX);
     let arrival = match &flight.verb {
         PostedVerb::Write(bytes, at, immediate) => {
@@ -365,24 +370,24 @@ fn carry_out<A: Half, B: Half>(
 
 /// Senders and one receiver, or one sender and receivers, and the requests in flight.
 #[derive(Debug)]
-pub(super) struct Network {
-    pub(super) kind: Kind,
-    pub(super) shape: Shape,
-    pub(super) senders: Vec<Endpoint<Sender>>,
-    pub(super) receivers: Vec<Endpoint<Receiver>>,
-    pub(super) flying: VecDeque<RequestInFlight>,
+pub(in crate::channel) struct Network {
+    pub(in crate::channel) kind: Kind,
+    pub(in crate::channel) shape: Shape,
+    pub(in crate::channel) senders: Vec<Endpoint<Sender>>,
+    pub(in crate::channel) receivers: Vec<Endpoint<Receiver>>,
+    pub(in crate::channel) flying: VecDeque<RequestInFlight>,
     /// The number of requests by the halves, senders' first.
-    pub(super) requests: [usize; 2],
-    pub(super) chance: Xorshift64,
+    pub(in crate::channel) requests: [usize; 2],
+    pub(in crate::channel) chance: Xorshift64,
     /// Readers may see earlier contents of the sender's memory.
-    pub(super) lags: bool,
+    pub(in crate::channel) lags: bool,
     #[cfg(canary)]
-    mutant: Option<super::ChannelMutant>,
+    mutant: Option<super::super::ChannelMutant>,
 }
 
 impl Network {
     /// A sender without receivers.
-    pub(super) fn new(kind: Kind, shape: &Shape, seed: u64) -> Self {
+    pub(in crate::channel) fn new(kind: Kind, shape: &Shape, seed: u64) -> Self {
         assert_eq!(shape.check(kind), Ok(()));
         let mut network = Self {
             kind,
@@ -401,7 +406,7 @@ impl Network {
     }
 
     /// Senders and one receiver, all connected.
-    pub(super) fn all(kind: Kind, shape: Shape, senders: u16) -> Self {
+    pub(in crate::channel) fn all(kind: Kind, shape: Shape, senders: u16) -> Self {
         let mut network = Self::new(kind, &shape, 1);
         network.lags = false;
         network.connect_all(senders);
@@ -410,11 +415,11 @@ impl Network {
 
     /// The same with a planted defect in both ends.
     #[cfg(canary)]
-    pub(super) fn spoiled(
+    pub(in crate::channel) fn spoiled(
         kind: Kind,
         shape: Shape,
         senders: u16,
-        mutant: super::ChannelMutant,
+        mutant: super::super::ChannelMutant,
     ) -> Self {
         let mut network = Self::new(kind, &shape, 1);
         network.lags = false;
@@ -436,7 +441,7 @@ impl Network {
 
     /// Enables a planted defect in both ends.
     #[cfg(canary)]
-    pub(super) fn spoil(&mut self, mutant: super::ChannelMutant) {
+    pub(in crate::channel) fn spoil(&mut self, mutant: super::super::ChannelMutant) {
         self.senders[0].half = self.senders[0].half.clone().with_mutant(mutant);
         self.mutant = Some(mutant);
     }
@@ -486,7 +491,7 @@ impl Network {
     }
 
     /// Connects one more receiver; the end that is connected first is random.
-    pub(super) fn connect(&mut self) -> usize {
+    pub(in crate::channel) fn connect(&mut self) -> usize {
         self.add_receiver();
         let receiver = self.receivers.len() - 1;
         if self.chance.below(2) == 0 {
@@ -500,14 +505,14 @@ impl Network {
     }
 
     /// Connects a new sender under the number of a lost one.
-    pub(super) fn reconnect(&mut self, sender: usize) {
+    pub(in crate::channel) fn reconnect(&mut self, sender: usize) {
         self.senders[sender] = self.new_sender();
         self.connect_receiver(sender, 0);
         self.connect_sender(sender, 0);
     }
 
     /// Puts the requests of all halves in flight.
-    pub(super) fn launch(&mut self) {
+    pub(in crate::channel) fn launch(&mut self) {
         let Self { senders, receivers, flying, requests, .. } = self;
         for (sender, endpoint) in senders.iter_mut().enumerate() {
             for (request, verb) in endpoint.take() {
@@ -532,14 +537,14 @@ impl Network {
     }
 
     /// Makes a call of the first sender.
-    pub(super) fn sender<T>(
+    pub(in crate::channel) fn sender<T>(
         &mut self,
         call: impl FnOnce(&mut Sender, Own<'_, Plain>, &mut Effects) -> T,
     ) -> T {
         self.sender_at(0, call)
     }
 
-    pub(super) fn sender_at<T>(
+    pub(in crate::channel) fn sender_at<T>(
         &mut self,
         sender: usize,
         call: impl FnOnce(&mut Sender, Own<'_, Plain>, &mut Effects) -> T,
@@ -550,7 +555,7 @@ impl Network {
     }
 
     /// Makes a call of a receiver.
-    pub(super) fn receiver<T>(
+    pub(in crate::channel) fn receiver<T>(
         &mut self,
         receiver: usize,
         call: impl FnOnce(&mut Receiver, Own<'_, Plain>, &mut Effects) -> T,
@@ -561,7 +566,7 @@ impl Network {
     }
 
     /// Carries out the request at this index.
-    pub(super) fn carry(&mut self, at: usize) -> Checked {
+    pub(in crate::channel) fn carry(&mut self, at: usize) -> Checked {
         let flight = self.flying.remove(at).expect("a request");
         let Self { senders, receivers, chance, lags, .. } = self;
         let sender = &mut senders[flight.sender];
@@ -584,33 +589,33 @@ impl Network {
     }
 
     /// Carries out all requests, in order, until none is in flight.
-    pub(super) fn settle(&mut self) -> Checked {
+    pub(in crate::channel) fn settle(&mut self) -> Checked {
         while !self.flying.is_empty() {
             self.carry(0)?;
         }
         Ok(())
     }
 
-    /// The same; the senders poll after each request.
-    pub(super) fn run(&mut self) {
+    /// The same; senders that push poll after each request. The others would ask for acknowledgements at each poll.
+    pub(in crate::channel) fn run(&mut self) {
+        let polls = !self.kind.receiver_names_destination();
         while !self.flying.is_empty() {
             self.carry(0).unwrap();
-            for sender in 0..self.senders.len() {
+            for sender in 0..if polls { self.senders.len() } else { 0 } {
                 self.advance(sender).unwrap();
             }
         }
     }
 
     /// The indexes of the requests from a sender, or to it.
-    pub(super) fn flights(&self, sender: usize, to_receiver: bool) -> Vec<usize> {
-        let mine = |flight: &RequestInFlight| {
-            flight.sender == sender && flight.to_receiver == to_receiver
-        };
+    pub(in crate::channel) fn flights(&self, sender: usize, to_receiver: bool) -> Vec<usize> {
+        let mine =
+            |flight: &RequestInFlight| flight.sender == sender && flight.to_receiver == to_receiver;
         (0..self.flying.len()).filter(|at| mine(&self.flying[*at])).collect()
     }
 
     /// Carries out the request of a sender at this index among its own, if there is one.
-    pub(super) fn carry_of(&mut self, sender: usize, at: usize) -> Checked {
+    pub(in crate::channel) fn carry_of(&mut self, sender: usize, at: usize) -> Checked {
         match self.flights(sender, true).get(at) {
             Some(at) => self.carry(*at),
             None => Ok(()),
@@ -618,7 +623,7 @@ impl Network {
     }
 
     /// Carries out the oldest request of receivers, if there is one.
-    pub(super) fn carry_back(&mut self) -> Checked {
+    pub(in crate::channel) fn carry_back(&mut self) -> Checked {
         match self.flying.iter().position(|flight| !flight.to_receiver) {
             Some(at) => self.carry(at),
             None => Ok(()),
@@ -626,7 +631,7 @@ impl Network {
     }
 
     /// Carries out any one request; in order if the channel needs it.
-    pub(super) fn carry_any(&mut self) -> Checked {
+    pub(in crate::channel) fn carry_any(&mut self) -> Checked {
         if self.flying.is_empty() {
             return Ok(());
         }
@@ -639,29 +644,41 @@ impl Network {
         self.carry(at)
     }
 
-    pub(super) fn advance(&mut self, sender: usize) -> Checked {
+    pub(in crate::channel) fn advance(&mut self, sender: usize) -> Checked {
         self.sender_at(sender, |half, own, effects| half.advance(own, effects))
     }
 
     /// Sends without flushing.
-    pub(super) fn put(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(in crate::channel) fn put(
+        &mut self,
+        sender: usize,
+        message: &[u8],
+    ) -> Result<Sending, HalfRefusal> {
         let payload = Payload::Bytes(message);
         self.sender_at(sender, |half, own, effects| half.send(payload, own, effects))
     }
 
-    pub(super) fn flush(&mut self, sender: usize) {
+    pub(in crate::channel) fn flush(&mut self, sender: usize) {
         self.sender_at(sender, |half, own, effects| half.flush(own, effects));
     }
 
     /// Sends a message and flushes.
-    pub(super) fn send(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(in crate::channel) fn send(
+        &mut self,
+        sender: usize,
+        message: &[u8],
+    ) -> Result<Sending, HalfRefusal> {
         let sent = self.put(sender, message)?;
         self.flush(sender);
         Ok(sent)
     }
 
     /// The same without a copy: two slices of the program's memory, or memory that the channel lends.
-    pub(super) fn gather(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(in crate::channel) fn gather(
+        &mut self,
+        sender: usize,
+        message: &[u8],
+    ) -> Result<Sending, HalfRefusal> {
         let slices = self.senders[sender].source(message);
         let lends = self.kind.shares_sender();
         let sent = self.sender_at(sender, |half, own, effects| {
@@ -679,16 +696,22 @@ impl Network {
     }
 
     /// Sends into a slot and flushes.
-    pub(super) fn send_to(&mut self, slot: u32, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(in crate::channel) fn send_to(
+        &mut self,
+        slot: u32,
+        message: &[u8],
+    ) -> Result<Sending, HalfRefusal> {
         let payload = Payload::Bytes(message);
-        let sent =
-            self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
+        let sent = self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
         self.flush(0);
         Ok(sent)
     }
 
     /// The next message of a receiver, with its bytes.
-    pub(super) fn found(&mut self, receiver: usize) -> Checked<Option<(Received, Vec<u8>)>> {
+    pub(in crate::channel) fn found(
+        &mut self,
+        receiver: usize,
+    ) -> Checked<Option<(Received, Vec<u8>)>> {
         let received = self.receiver(receiver, |half, own, effects| half.receive(own, effects))?;
         Ok(received.map(|received| {
             let bytes = match received.content {
@@ -702,60 +725,72 @@ impl Network {
         }))
     }
 
-    pub(super) fn try_receive(&mut self) -> Checked<Option<Received>> {
+    pub(in crate::channel) fn try_receive(&mut self) -> Checked<Option<Received>> {
         Ok(self.found(0)?.map(|(received, _)| received))
     }
 
     /// The next message: its name, its sender, and its bytes.
-    pub(super) fn receive(&mut self) -> Option<(HeldMessage, u16, Vec<u8>)> {
+    pub(in crate::channel) fn receive(&mut self) -> Option<(HeldMessage, u16, Vec<u8>)> {
         let (Received { held, peer, .. }, bytes) = self.found(0).unwrap()?;
         Some((held, peer.0, bytes))
     }
 
-    pub(super) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
+    pub(in crate::channel) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
         self.receiver(0, |half, own, effects| half.release(held, own, effects))
     }
 
     /// Receives a message and releases it; returns its sender and its bytes.
-    pub(super) fn take(&mut self) -> Option<(u16, Vec<u8>)> {
+    pub(in crate::channel) fn take(&mut self) -> Option<(u16, Vec<u8>)> {
         let (held, from, bytes) = self.receive()?;
         self.release(held).unwrap();
         Some((from, bytes))
     }
 
     /// Receives and carries out all requests until a message arrives; releases it.
-    pub(super) fn take_any(&mut self) -> Checked<Vec<u8>> {
+    pub(in crate::channel) fn take_any(&mut self) -> Checked<Vec<u8>> {
         for _ in 0..8 {
             if let Some((received, bytes)) = self.found(0)? {
                 self.release(received.held).unwrap();
                 return Ok(bytes);
             }
             self.settle()?;
+            // For grants.
+            let polls = !self.kind.receiver_names_destination();
+            for sender in 0..if polls { self.senders.len() } else { 0 } {
+                self.advance(sender)?;
+            }
         }
-        panic!("no message")
+        panic!("no message: {} {:?}", self.kind, self.shape)
     }
 
     /// Acknowledges, and carries out all requests.
-    pub(super) fn acknowledge(&mut self) {
+    pub(in crate::channel) fn acknowledge(&mut self) {
         self.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+        self.run();
+        self.advance(0).unwrap();
         self.run();
     }
 
     /// Delivers a message that no half has sent.
-    pub(super) fn intrude(&mut self, peer: u16, bytes: u32, immediate: Option<u32>) -> Checked {
+    pub(in crate::channel) fn intrude(
+        &mut self,
+        peer: u16,
+        bytes: u32,
+        immediate: Option<u32>,
+    ) -> Checked {
         let arrival = self.receivers[0].arrival(0, Peer(peer), &[], immediate);
         let arrival = Arrival { bytes, ..arrival };
         self.receiver(0, |half, own, effects| half.arrived(arrival, own, effects))
     }
 
     /// Drops a sender and its requests in flight.
-    pub(super) fn lose(&mut self, sender: usize) {
+    pub(in crate::channel) fn lose(&mut self, sender: usize) {
         self.flying.retain(|flight| flight.sender != sender);
         self.receivers[0].half.lost(Peer(sender as u16));
     }
 
     /// Drops a reader and its requests in flight.
-    pub(super) fn lose_reader(&mut self, receiver: usize) {
+    pub(in crate::channel) fn lose_reader(&mut self, receiver: usize) {
         self.flying.retain(|flight| flight.receiver != receiver);
         self.senders[0].half.lost(Peer(receiver as u16));
         self.receivers[receiver].half.lost(Peer::ONLY);

@@ -1,25 +1,45 @@
 //! Mailboxes shared by senders.
 
-use super::*;
+extern crate std;
 
+use super::super::half::HalfRefusal;
+use super::super::kind::Kind;
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::tests::network::Network;
+use crate::wire::Violation;
+use farside_base::Memory as _;
+use std::vec::Vec;
+
+const SHAPE: Shape = Shape {
+    message_bytes_max: 70,
+    slots: 5,
+    ring_bytes: 4096,
+    peers_max: 3,
+    mirrored: false,
+    prefetch_bytes: 0,
+    acknowledge: Acknowledge::Word,
+    signal: Signal::Word,
+    device: DeviceWords::Nothing,
+    piece_bytes: 1 << 16,
+};
 const KIND: Kind = Kind::WriteSlotReserved;
 const SIGNALS: [Signal; 2] = [Signal::Word, Signal::Message];
 
-fn pool(signal: Signal, slots: u32, senders: u16) -> Wire {
-    Wire::new(KIND, Shape { signal, slots, ..SHAPE }, senders)
+fn pool(signal: Signal, slots: u32, senders: u16) -> Network {
+    Network::all(KIND, Shape { signal, slots, ..SHAPE }, senders)
 }
 
 /// Carries out all requests; those by words are seen when the receiver polls.
-fn settle(wire: &mut Wire) -> Option<(u16, Vec<u8>)> {
-    wire.settle();
+fn settle(wire: &mut Network) -> Option<(u16, Vec<u8>)> {
+    wire.run();
     let mut found = wire.receive();
     for _ in 0..3 {
-        wire.settle();
+        wire.run();
         found = found.or_else(|| wire.receive());
     }
     let (held, from, bytes) = found?;
     wire.release(held).unwrap();
-    wire.settle();
+    wire.run();
     Some((from, bytes))
 }
 
@@ -85,7 +105,6 @@ fn sender_that_requests_and_never_writes_keeps_one_mailbox() {
 fn mailboxes_of_a_lost_sender_serve_again() {
     for signal in SIGNALS {
         let mut wire = pool(signal, 1, 2);
-        let shape = Shape { signal, slots: 1, ..SHAPE };
         for round in 0..8 {
             wire.send(0, b"lost").unwrap();
             wire.send(1, b"waits").unwrap();
@@ -98,9 +117,7 @@ fn mailboxes_of_a_lost_sender_serve_again() {
                 let sender = wire.flying[grant].sender;
                 assert_eq!(sender, 0);
                 wire.carry(grant).unwrap();
-                let (half, own, effects) = wire.senders[0].parts();
-                half.advance(own, effects).unwrap();
-                wire.launch();
+                wire.advance(0).unwrap();
             }
             let whole = round % 4 > 2;
             if whole {
@@ -114,7 +131,7 @@ fn mailboxes_of_a_lost_sender_serve_again() {
                 wire.release(held).unwrap();
             }
             assert_eq!(settle(&mut wire), Some((1, b"waits".to_vec())), "{signal:?} {round}");
-            wire.reconnect(0, KIND, &shape);
+            wire.reconnect(0);
         }
     }
 }
@@ -141,11 +158,11 @@ fn invalid_actions_of_a_sender_are_violations() {
         let mut wire = pool(Signal::Word, 2, 2);
         wire.send(0, b"good").unwrap();
         wire.send(1, b"good").unwrap();
-        wire.settle();
+        wire.run();
         assert_eq!(wire.try_receive(), Ok(None));
         match offset {
-            64 => wire.receiver.bells.store_word(64, word).unwrap(),
-            _ => wire.receiver.buffer.store_word(120, word).unwrap(),
+            64 => wire.receivers[0].bells.store_word(64, word).unwrap(),
+            _ => wire.receivers[0].buffer.store_word(120, word).unwrap(),
         }
         assert_eq!(wire.try_receive(), Err(Violation(text)));
         wire.flying.retain(|flight| flight.sender == 1);
@@ -163,21 +180,18 @@ fn a_sender_does_not_trust_its_state() {
     for state in [2 << 48, 1 << 48 | 2 << 32, 1, 1 << 48 | 1] {
         let mut wire = pool(Signal::Word, 2, 1);
         wire.send(0, b"message").unwrap();
-        let side = &mut wire.senders[0];
-        side.bells.store_word(0, state).unwrap();
-        let (half, own, effects) = side.parts();
-        assert!(half.advance(own, effects).is_err(), "{state:x}");
+        wire.senders[0].bells.store_word(0, state).unwrap();
+        assert!(wire.advance(0).is_err(), "{state:x}");
     }
 }
 
 #[cfg(canary)]
 mod defects {
-    use super::super::super::super::{ChannelMutant, Receiver};
+    use super::super::super::ChannelMutant;
     use super::*;
 
-    fn with(signal: Signal, mutant: ChannelMutant) -> Wire {
-        let shape = Shape { signal, slots: 2, ..SHAPE };
-        Wire::with(KIND, shape, 2, |sender| sender, |half: Receiver| half.with_mutant(mutant))
+    fn with(signal: Signal, mutant: ChannelMutant) -> Network {
+        Network::spoiled(KIND, Shape { signal, slots: 2, ..SHAPE }, 2, mutant)
     }
 
     #[test]

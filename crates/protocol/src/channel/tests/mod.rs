@@ -1,0 +1,4 @@
+//! Tests of all channels.
+
+pub(super) mod network;
+pub(super) mod suite;
