@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Changes a word atomically if that needs no waiting, and returns the previous value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn word_hit(
         &mut self,
         address: GlobalAddress,
