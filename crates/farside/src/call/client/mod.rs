@@ -273,8 +273,7 @@ impl Caller {
 
     /// Waits for a call to end.
     ///
-    /// *Blocks.* Spins first, then sleeps. The spin budget shrinks after long waits, which costs such waits some
-    /// microseconds and leaves the processor to others.
+    /// *Blocks.* Spins first and yields now and then, then sleeps.
     ///
     /// # Errors
     /// How it ended, `DeadlinePassed` if [`CallOptions::deadline`] passed; `TimedOut` if it has not ended; it may
