@@ -5,16 +5,15 @@
 
 mod book;
 mod debian;
+mod fenced;
 mod guest;
+mod names;
 mod run;
 mod shell;
 mod steps;
 mod tidy;
 
 use std::process::ExitCode;
-
-/// The tasks of `cargo xtask`.
-const TASKS: &[&str] = &["ci", "docs", "list", "rdma-guest", "tidy"];
 
 const USAGE: &str = "\
 cargo xtask ci [--only NAME]... [--fail-fast]   check everything, or the named steps

@@ -1,9 +1,9 @@
 //! The steps of `cargo xtask ci`, cheapest first.
 
+use crate::fenced::fenced_commands;
 use crate::guest;
 use crate::shell::Shell;
 use crate::tidy;
-use crate::tidy::documents::fenced_commands;
 
 /// A step of `cargo xtask ci`.
 pub(crate) struct Step {
@@ -349,4 +349,15 @@ fn sanitizer(shell: &mut Shell) -> Result<(), String> {
     // That library never frees its devices, since contexts point to them.
     shell.set("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
     test(shell, &["farside-fabric-verbs-fake"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn names_of_steps_are_listed() {
+        let names: Vec<_> = ALL.iter().map(|step| step.name).collect();
+        assert_eq!(names, crate::names::STEPS);
+    }
 }

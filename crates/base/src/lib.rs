@@ -13,6 +13,7 @@ mod gid;
 mod id;
 mod limits;
 mod memory;
+pub mod waiting;
 mod work;
 
 pub use address::{

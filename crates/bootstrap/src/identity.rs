@@ -1,7 +1,7 @@
 //! The identity of a host, the peers that it trusts, and the protection of its streams.
 
 use crate::tls::{self, Roles};
-use crate::{BootstrapError, ClusterKey};
+use crate::{BootstrapError, ClusterKey, Protect};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,17 +18,6 @@ pub(crate) enum IdentityKind {
     Open,
     ClusterKey,
     Certificates,
-}
-
-/// The part of a stream that TLS protects.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Protect {
-    /// Nothing: every peer is admitted, and all data can be read and changed in transit.
-    Nothing,
-    /// The identities and the control messages (including remote keys); other data is then plaintext.
-    Handshake,
-    /// Everything.
-    Everything,
 }
 
 /// An identity, and the protection under it.
@@ -108,34 +97,6 @@ impl IdentityKind {
             0 => Some(Self::Open),
             1 => Some(Self::ClusterKey),
             2 => Some(Self::Certificates),
-            _ => None,
-        }
-    }
-}
-
-impl Protect {
-    /// Its description.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Handshake => "the handshake",
-            Self::Everything => "everything",
-        }
-    }
-
-    pub(crate) const fn to_bits(self) -> u8 {
-        match self {
-            Self::Nothing => 0,
-            Self::Handshake => 1,
-            Self::Everything => 2,
-        }
-    }
-
-    pub(crate) const fn from_bits(bits: u8) -> Option<Self> {
-        match bits {
-            0 => Some(Self::Nothing),
-            1 => Some(Self::Handshake),
-            2 => Some(Self::Everything),
             _ => None,
         }
     }

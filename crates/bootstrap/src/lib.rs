@@ -26,6 +26,7 @@ mod error;
 mod identity;
 mod key;
 mod opening;
+mod protect;
 mod records;
 mod stream;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod tls;
 pub use address::{Address, AddressError, Endpoint, HostAddress};
 pub use admission::Admission;
 pub use error::{BootstrapError, KeyFileProblem};
-pub use identity::{Identity, Protect, Security};
+pub use identity::{Identity, Security};
 pub use key::ClusterKey;
+pub use protect::Protect;
 pub use stream::{HandshakeLimits, Plain, Stream, Transfer};

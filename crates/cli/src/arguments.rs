@@ -19,16 +19,20 @@ mod rmc;
 mod run;
 mod values;
 
-use crate::settings::units::{bytes, message_bytes, seconds};
-use crate::settings::{
-    BenchFabric, BenchRmc, BenchYcsb, ChannelAdvice, Demo, Doctor, Effort, FabricKind, FabricName,
-    Measure, TRANSFER_BYTES_MAX, Test, Up, Wordcount,
-};
+use crate::settings::{ChannelAdvice, FabricName, Wordcount};
 use channels::BenchChannelsArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fabric::{FabricArguments, PlacesArguments};
 use farside::channel::{Need, Requirements};
 use farside_apps::ycsb::CoreWorkload;
+use farside_bench::demo::Demo;
+use farside_bench::settings::{
+    BenchFabric, BenchRmc, BenchYcsb, Effort, Measure, TRANSFER_BYTES_MAX, Test,
+};
+use farside_command::settings::FabricKind;
+use farside_command::units::{bytes, message_bytes, seconds};
+use farside_doctor::Doctor;
+use farside_launcher::up::Up;
 use hosts::{AgentArguments, NodeArguments};
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
@@ -36,6 +40,7 @@ use rmc::{
 };
 use run::{LaunchedArguments, RunProgramArguments};
 use std::path::PathBuf;
+use values::named;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -235,7 +240,7 @@ pub(crate) struct ChannelsArguments {
     #[arg(long, value_parser = message_bytes)]
     bytes: Option<u32>,
     /// Fabric [default: shm, within this machine]
-    #[arg(long)]
+    #[arg(long, value_parser = named::<FabricName>())]
     fabric: Option<FabricName>,
 }
 
@@ -271,8 +276,6 @@ pub(crate) enum Rmc {
     Call(RmcCallArguments),
     /// Subscribe to topics and print the notifications of programs as they arrive
     Listen(RmcListenArguments),
-    /// Compare calls with one-sided requests (the same as farside bench rmc)
-    Bench(BenchRmcArguments),
     /// Model figures 3 to 7 of paper 003 by calls in virtual time
     Figures(RmcFiguresArguments),
 }
@@ -290,7 +293,7 @@ Examples:
   farside bench rmc --peers bench/compare/rmc/target/release/farside-compare-rmc")]
 pub(crate) struct BenchRmcArguments {
     /// Measure over this fabric only
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = named::<FabricKind>())]
     fabric: Option<FabricKind>,
     /// Round trips of each kind
     #[arg(long, default_value_t = 2000)]
@@ -678,14 +681,56 @@ mod tests {
         }
     }
 
+    fn command(line: &[&str]) -> Result<Command, clap::Error> {
+        Arguments::try_parse_from([&["farside"], line].concat()).map(|arguments| arguments.command)
+    }
+
+    #[test]
+    fn arguments_of_the_other_end_are_refused() {
+        let refused = |line: &[&str]| command(&[&["bench", "fabric"], line].concat()).is_err();
+        for line in [
+            &["--listen", "lab", "--once"][..],
+            &["lab", "-Q", "7"],
+            &["--listen", "lab", "--strict-ordering"],
+            &["lab", "--strict-ordering"],
+        ] {
+            assert!(!refused(line), "{line:?}");
+        }
+        for wrong in [
+            &["lab", "--once"][..],
+            &["lab", "--only", "read"],
+            &["lab", "-n", "9", "-D", "1"],
+            &["lab", "--listen", "lab"],
+            &["--listen", "lab", "-a"],
+            &["--listen", "lab", "-Q", "7"],
+            &["--listen", "lab", "--test", "read"],
+            &["-s", "8"],
+        ] {
+            assert!(refused(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn bench_fabric_measures_latency_of_all_tests_by_default() {
+        let settings = |line: &[&str]| match command(&[&["bench", "fabric"], line].concat()) {
+            Ok(Command::Bench { which: Bench::Fabric(arguments) }) => BenchFabric::from(arguments),
+            other => unreachable!("the command is bench fabric, not {other:?}"),
+        };
+        let usual = settings(&["lab"]);
+        assert_eq!((&usual.tests[..], usual.all_tests), (&Test::ALL[..], true));
+        assert_eq!((&usual.measures[..], usual.all), (&[Measure::Latency][..], false));
+        assert_eq!((usual.to.as_deref(), usual.signal_every), (Some("lab"), 100));
+        let one = settings(&["lab", "--test=send", "-s8192", "--measure", "all", "-t", "11"]);
+        assert_eq!((&one.tests[..], one.all_tests), (&[Test::Send][..], false));
+        assert_eq!((one.measures.len(), &one.bytes[..], one.window), (3, &[8192][..], Some(11)));
+        assert!(settings(&["lab", "-a"]).all);
+    }
+
     #[test]
     fn channels_asks_only_with_requirements() {
-        let asks = |line: &[&str]| {
-            let line = [&["farside", "channels"], line].concat();
-            match Arguments::try_parse_from(line).unwrap().command {
-                Command::Channels(arguments) => arguments.advice().is_some(),
-                _ => unreachable!("the command is channels"),
-            }
+        let asks = |line: &[&str]| match command(&[&["channels"], line].concat()) {
+            Ok(Command::Channels(arguments)) => arguments.advice().is_some(),
+            other => unreachable!("the command is channels, not {other:?}"),
         };
         assert!(!asks(&[]));
         for line in

@@ -1,11 +1,11 @@
 //! `farside info`: prints the fabrics with their capabilities, the default fabric and why, and the clusters running on
 //! this machine.
 
-use crate::fabrics::{self, Found};
-use crate::failure::Failure;
-use crate::output::{Output, bytes};
-use crate::rdma;
 use farside_base::{Capabilities, FlushScope};
+use farside_command::fabrics::{self, Found};
+use farside_command::failure::Failure;
+use farside_command::output::{Output, bytes};
+use farside_command::rdma;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;

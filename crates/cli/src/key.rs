@@ -1,8 +1,8 @@
 //! `farside key`: the secret key that the hosts of a cluster share.
 
-use crate::failure::Failure;
-use crate::output::Output;
 use farside_bootstrap::ClusterKey;
+use farside_command::failure::Failure;
+use farside_command::output::Output;
 use serde_json::json;
 use std::path::Path;
 

@@ -1,47 +1,24 @@
 //! The `farside` command.
 //!
-//! [`arguments`] converts the command line into [`settings`], plain types on which all commands depend. Every command
-//! is a module with a function `run`. Commands that need a cluster start worker processes ([`cluster`]):
-//! this program as [`worker`], on this host or at agents of other hosts ([`hosts`], [`agent`]). Workers communicate
-//! by JSON lines over pipes and streams, and end with their parent, for whatever reason it ends.
+//! [`arguments`] converts the command line into [`settings`], plain types, also those of the crates with commands:
+//! `farside_launcher` ([`up`], [`run`], [`node`], [`agent`], [`worker`]), `farside_bench` and `farside_doctor`.
+//! Every command is a module with a function `run`.
 #![forbid(unsafe_code)]
 
-mod agent;
 mod arguments;
-mod bench;
 mod channels;
-mod choice;
-mod cluster;
-mod demo;
-mod doctor;
-mod ends;
-mod fabrics;
-mod failure;
-mod host_fabric;
-mod hosts;
 mod info;
-mod input_file;
 mod key;
-mod latency;
-mod node;
-mod output;
-mod process;
-mod processors;
-mod rdma;
-mod result_file;
 mod rmc;
-mod run;
 mod settings;
-mod signals;
-mod up;
 mod wordcount;
-mod worker;
-mod ycsb;
 
 use arguments::{Arguments, Bench, Command, Key, Rmc};
 use clap::Parser;
-use failure::Failure;
-use output::Output;
+use farside_bench::{demo, ycsb};
+use farside_command::failure::Failure;
+use farside_command::output::Output;
+use farside_launcher::{agent, node, run, up, worker};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -51,7 +28,7 @@ fn main() -> ExitCode {
         Err(usage) => return print_usage(&usage),
     };
     let output = Output::new(arguments.json, arguments.quiet);
-    let done = run(arguments.command, output);
+    let done = run_command(arguments.command, output);
     if let Err(failure) = &done {
         output.failure(failure);
     }
@@ -66,12 +43,12 @@ fn main() -> ExitCode {
 }
 
 /// Converts the arguments of a command, and runs it.
-fn run(command: Command, output: Output) -> Result<(), Failure> {
+fn run_command(command: Command, output: Output) -> Result<(), Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments.into(), output),
         Command::Wordcount(arguments) => wordcount::run(&arguments.into(), output),
         Command::Up(arguments) => up::run(&arguments.into(), output),
-        Command::Doctor(arguments) => doctor::run(&arguments.into(), output),
+        Command::Doctor(arguments) => farside_doctor::run(&arguments.into(), output),
         Command::Run(arguments) => run::run(&arguments.into(), output),
         Command::Launched(arguments) => run::launch(arguments.parent, &arguments.command),
         Command::Worker(arguments) => worker::run(arguments.key, !arguments.without_files),
@@ -87,17 +64,16 @@ fn run(command: Command, output: Output) -> Result<(), Failure> {
 
 fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
     match which {
-        Bench::Memory(arguments) => bench::memory(&arguments.effort.into(), output),
-        Bench::Fabric(arguments) => bench::fabric(&arguments.into(), output),
-        Bench::Channels(arguments) => bench::channels(&arguments.into(), output),
+        Bench::Memory(arguments) => farside_bench::memory(&arguments.effort.into(), output),
+        Bench::Fabric(arguments) => farside_bench::fabric(&arguments.into(), output),
+        Bench::Channels(arguments) => farside_bench::channels(&arguments.into(), output),
         Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
-        Bench::Rmc(arguments) => rmc::bench::run(&arguments.into(), output),
+        Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }
 }
 
 fn run_rmc(which: Rmc, output: Output) -> Result<(), Failure> {
     match which {
-        Rmc::Bench(arguments) => rmc::bench::run(&arguments.into(), output),
         Rmc::Build(arguments) => rmc::build::run(&arguments.into(), output),
         Rmc::Check(arguments) => rmc::check::run(&arguments.into(), output),
         Rmc::Run(arguments) => rmc::run::run(&arguments.into(), output),
@@ -106,7 +82,9 @@ fn run_rmc(which: Rmc, output: Output) -> Result<(), Failure> {
         Rmc::Register(arguments) => rmc::call::register(&arguments.into(), output),
         Rmc::Call(arguments) => rmc::call::call(&arguments.into(), output),
         Rmc::Listen(arguments) => rmc::listen::run(&arguments.into(), output),
-        Rmc::Figures(arguments) => rmc::figures::run(arguments.out.as_deref(), output),
+        Rmc::Figures(arguments) => {
+            farside_bench::rmc::figures::run(arguments.out.as_deref(), output)
+        }
     }
 }
 

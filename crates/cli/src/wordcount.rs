@@ -1,14 +1,14 @@
 //! `farside wordcount`: counts the words of files in a shared table, and prints what the usual pipeline
 //! of `tr`, `sort` and `uniq -c` prints.
 
-use crate::cluster::{Cluster, unexpected};
-use crate::failure::Failure;
-use crate::hosts::Hosts;
-use crate::output::Output;
 use crate::settings::Wordcount;
-use crate::signals;
-use crate::worker::{Answer, Command, NodeSpec, WirePath};
 use farside_apps::wordcount::{Input, WORD_BYTES_MAX, too_long, write_counts};
+use farside_command::failure::Failure;
+use farside_command::output::Output;
+use farside_command::signals;
+use farside_launcher::cluster::{Cluster, unexpected};
+use farside_launcher::hosts::Hosts;
+use farside_launcher::worker::{Answer, Command, NodeSpec, WirePath};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::io;
@@ -80,21 +80,22 @@ fn counted(
     };
     let mut cluster = Cluster::start(hosts, &spec, usize::from(arguments.nodes))?;
     let create = Command::CreateTable {
-        nodes: (0..cluster.len()).map(|index| cluster.node(index)).collect(),
+        nodes: (0..cluster.workers_count()).map(|index| cluster.node(index)).collect(),
         record_line_bytes: Some(64),
     };
     let root = match cluster.ask(0, create)? {
         Answer::Address(root) => root,
         other => return Err(unexpected(&other)),
     };
-    let open = (1..cluster.len()).map(|index| (index, Command::OpenTable { root })).collect();
+    let open =
+        (1..cluster.workers_count()).map(|index| (index, Command::OpenTable { root })).collect();
     all(cluster.ask_all(open, |_| {})?)?;
     let bar = output.bar("bytes", bytes.unwrap_or(0));
     match &mut text {
         Some(text) => send(&mut cluster, text, |more| bar.inc(more))?,
         None => {
             let files: Vec<_> = input.paths().into_iter().map(WirePath).collect();
-            let parts = (0..cluster.len()).zip(0..u32::from(arguments.nodes));
+            let parts = (0..cluster.workers_count()).zip(0..u32::from(arguments.nodes));
             let parts = parts.map(|(index, part)| {
                 let (files, parts) = (files.clone(), u32::from(arguments.nodes));
                 (index, Command::Words { files, part, parts })
@@ -118,7 +119,7 @@ fn send(
     text: &mut Text,
     mut progress: impl FnMut(u64),
 ) -> Result<(), Failure> {
-    let count = cluster.len();
+    let count = cluster.workers_count();
     let (mut commands, mut sent) = (Vec::new(), 0);
     while let Some(part) = text.next()? {
         commands.extend(lines(&part).map(|text| (sent % count, text)));

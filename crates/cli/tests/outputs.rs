@@ -83,7 +83,7 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
         "bench fabric" => ends("--only fetch_add --windows 8"),
         "bench channels" => ends("--profile connectx5 --channel ring-inlined --bytes 64"),
         "bench ycsb" => ends("--nodes 1 --records 200 --operations 200"),
-        "bench rmc" | "rmc bench" => ends("--fabric shm --rounds 20"),
+        "bench rmc" => ends("--fabric shm --rounds 20"),
         "rmc build" => ends(&format!("{source} --clang {}", compiler(folder))),
         "rmc check" => ends(&object()),
         "rmc run" => ends(&format!("list_search --parameters 0,7 --memory 0={memory}")),
@@ -103,13 +103,7 @@ fn every_command_fails_when_its_output_cannot_be_written() {
     assert!(all.len() >= 20, "{all:?}");
     for command in all {
         let path = command.join(" ");
-        let forms: &[&[&str]] = match &*path {
-            // Two names of one slow command.
-            "bench rmc" => &[&[]],
-            "rmc bench" => &[&["--json"]],
-            _ => &[&[], &["--json"]],
-        };
-        for &form in forms {
+        for form in [&[][..], &["--json"]] {
             let case = case(&path, &folder, &executor);
             let (Case::Ends(arguments) | Case::Serves(arguments)) = &case;
             let mut run = farside(&[]);

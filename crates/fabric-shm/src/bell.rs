@@ -23,6 +23,7 @@
 //! wake-ups, `wake` reaches it however the state changes meanwhile.
 
 use crate::layout::bells;
+use farside_base::waiting::{BRISK_AFTER_POLLS, BRISK_POLLS_PER_MESSAGE};
 use farside_fabric::{Arena, Waiter};
 use rustix::thread::futex;
 use std::ptr::NonNull;
@@ -124,17 +125,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A port is brisk once its polls and messages together pay for the heavy barrier of its next
-    /// sleep, which takes up to 12 us. Polls: 16,384 of them, at 5 to 10 ns, take some 80 to 160 us, so
-    /// the barrier is at most a seventh of that.
-    const START: u32 = 16_384;
-    /// Messages: each costs its sender a full barrier of some 130 ns just after a line that this port
-    /// polls, so 128 of them, some 17 us, cost as much as a heavy one. The total is never much more
-    /// than twice the cost of the better choice.
-    const MESSAGE: u32 = 128;
-
     pub(crate) fn new(careful: bool) -> Self {
-        Self { left: Self::START, brisk: false, careful }
+        Self { left: BRISK_AFTER_POLLS, brisk: false, careful }
     }
 
     /// Counts a poll that found `messages`.
@@ -143,7 +135,7 @@ impl Pace {
         if self.left == 0 {
             return;
         }
-        let done = messages.saturating_mul(Self::MESSAGE).saturating_add(1);
+        let done = messages.saturating_mul(BRISK_POLLS_PER_MESSAGE).saturating_add(1);
         self.left = self.left.saturating_sub(done);
         if self.left == 0 {
             self.be_brisk(bell);
@@ -168,7 +160,7 @@ impl Pace {
             bell.barrier_full();
         }
         self.brisk = false;
-        self.left = Self::START;
+        self.left = BRISK_AFTER_POLLS;
     }
 
     /// Withdraws the announcement, if there is one.

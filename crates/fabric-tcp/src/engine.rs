@@ -8,6 +8,10 @@ use crate::region::{RegionRegistry, TcpRegion};
 use crate::socket::{reachable, set_options};
 use crate::stream::LinkStream;
 use crate::wire::FrameKind;
+use farside_base::waiting::{
+    CLAIM_CALLS_MIN, CLAIM_CHECK_MAX, CLAIM_CHECK_MIN, CLAIM_CHECK_SLACK,
+    CLAIM_CHECKS_PER_DOUBLING, POLLS_PER_EPOLL,
+};
 use farside_base::{Capabilities, RegionId};
 use farside_bootstrap::{Address, Admission, BootstrapError, Endpoint, HandshakeLimits, Stream};
 use farside_fabric::{FabricError, PendingConnection, PortSpec, Region};
@@ -26,22 +30,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a pending connection may send before it is authenticated.
 const HANDSHAKE_BYTES: usize = 64 << 10;
-/// How long the engine sleeps between checks of a port that a thread has claimed, at first and after a
-/// while. Each check takes the processor from the polling thread, and in a virtual machine the timer
-/// alone may take tens of microseconds.
-const WATCH_MIN: Duration = Duration::from_micros(100);
-const WATCH_MAX: Duration = Duration::from_micros(1600);
-/// Timer slack of checks at the longest interval: the check then comes with the next tick of the
-/// processor, and no timer is set for it, which alone may take ten times as long as the check.
-const WATCH_SLACK: Duration = Duration::from_millis(4);
-/// Checks that find a polling thread before their interval doubles.
-const PROBES: u32 = 4;
-/// Calls per shortest interval below which the engine takes the port back; it does so too if no call
-/// polls. A streaming thread posts more often than it polls.
-const CALLS_MIN: u32 = 4;
-/// While spinning, the engine polls the port that it served last, and every this many polls the epoll
-/// of all.
-const PROBE_ALL_EVERY: u32 = 16;
 /// How long accepting pauses after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a rejected connection may take to close.
@@ -186,7 +174,7 @@ impl Inner {
     /// Claims a port for a thread. Called under the core's lock.
     pub(crate) fn claim(&self, shared: &PortShared) {
         if !shared.claimed.swap(true, Ordering::Relaxed) {
-            shared.polls.store(CALLS_MIN, Ordering::Relaxed);
+            shared.polls.store(CLAIM_CALLS_MIN, Ordering::Relaxed);
             let _ = epoll::delete(&self.epoll, &*shared.epoll);
             self.claims.fetch_add(1, Ordering::Relaxed);
             self.wake();
@@ -319,7 +307,7 @@ impl EngineThread {
             paused: None,
             ticked: now,
             watched: now,
-            watch: WATCH_MIN,
+            watch: CLAIM_CHECK_MIN,
             probes: 0,
             slack: false,
             last: None,
@@ -336,7 +324,7 @@ impl EngineThread {
         while !self.inner.stop.load(Ordering::Acquire) {
             probes = probes.wrapping_add(1);
             let mut served = spins_until.is_some() && self.poll_last();
-            if !served && (spins_until.is_none() || probes.is_multiple_of(PROBE_ALL_EVERY)) {
+            if !served && (spins_until.is_none() || probes.is_multiple_of(POLLS_PER_EPOLL)) {
                 let awake = spins_until.is_some() || !self.more.is_empty();
                 let timeout = if awake { Duration::ZERO } else { self.sleep() };
                 let timeout = rustix::time::Timespec::try_from(timeout).unwrap_or_default();
@@ -369,7 +357,7 @@ impl EngineThread {
         let Some(port) = self.last.as_ref().filter(free) else {
             return false;
         };
-        let more = port.poll_warm(PROBE_ALL_EVERY).or_else(|| port.serve_found());
+        let more = port.poll_warm(POLLS_PER_EPOLL).or_else(|| port.serve_found());
         if more == Some(true) {
             self.more.push(port.number);
         }
@@ -379,10 +367,10 @@ impl EngineThread {
     /// Returns how long the engine may sleep.
     fn sleep(&mut self) -> Duration {
         let watches = self.inner.claims.load(Ordering::Relaxed) > 0;
-        let slack = watches && self.watch == WATCH_MAX;
+        let slack = watches && self.watch == CLAIM_CHECK_MAX;
         if slack != self.slack {
             self.slack = slack;
-            let most = WATCH_SLACK.min(self.inner.options.tick()).as_nanos();
+            let most = CLAIM_CHECK_SLACK.min(self.inner.options.tick()).as_nanos();
             let most = u64::try_from(most).ok().and_then(NonZeroU64::new);
             let _ = rustix::thread::set_current_timer_slack(most.filter(|_| slack));
         }
@@ -400,7 +388,7 @@ impl EngineThread {
             WAKE => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
-                (self.watched, self.watch, self.probes) = (Instant::now(), WATCH_MIN, 0);
+                (self.watched, self.watch, self.probes) = (Instant::now(), CLAIM_CHECK_MIN, 0);
                 if self.inner.dials.swap(false, Ordering::AcqRel) {
                     self.tick_every = self.tick_every.min(LEASE_MIN);
                 }
@@ -430,11 +418,11 @@ impl EngineThread {
 
     /// Takes claimed ports back from threads that stopped polling.
     fn watch_claims(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.watched).min(WATCH_MAX);
-        let calls_min = CALLS_MIN * (passed.as_micros() / WATCH_MIN.as_micros()) as u32;
+        let passed = now.saturating_duration_since(self.watched).min(CLAIM_CHECK_MAX);
+        let calls_min = CLAIM_CALLS_MIN * (passed.as_micros() / CLAIM_CHECK_MIN.as_micros()) as u32;
         (self.watched, self.probes) = (now, self.probes + 1);
-        if self.probes == PROBES {
-            (self.watch, self.probes) = ((self.watch * 2).min(WATCH_MAX), 0);
+        if self.probes == CLAIM_CHECKS_PER_DOUBLING {
+            (self.watch, self.probes) = ((self.watch * 2).min(CLAIM_CHECK_MAX), 0);
         }
         if self.inner.claims.load(Ordering::Relaxed) == 0 {
             return;

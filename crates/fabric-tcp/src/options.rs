@@ -109,7 +109,7 @@ impl Default for TcpOptions {
             hosts: Vec::new(),
             security: Security::open(),
             lease: Duration::from_secs(1),
-            spin: Duration::from_micros(20),
+            spin: farside_base::waiting::TCP_SPIN,
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(5),
             congestion: Congestion::default(),

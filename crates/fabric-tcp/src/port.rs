@@ -5,6 +5,7 @@ use crate::dial::Dial;
 use crate::engine::EngineHandle;
 use crate::link::Phase;
 use crate::stream::LinkStream;
+use farside_base::waiting::{BYTES_PER_CALL, CLAIM_AFTER_EMPTY_POLLS, CLAIM_AFTER_POLLS};
 use farside_base::{
     Completion, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
 };
@@ -12,17 +13,9 @@ use farside_fabric::{FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Sh
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Empty polls in a row after which a polling thread claims the port from the engine.
-const CLAIM_AFTER_EMPTY: u32 = 8;
-/// The same for polls of any kind since the thread slept: a thread whose polls always find what the
-/// engine received contends with the engine for the lock and, on few cores, for a processor.
-const CLAIM_AFTER: u32 = 32;
-/// Bytes that take about as long as a call without any, and count as one.
-const BYTES_OF_A_CALL: u64 = 16 << 10;
-
 /// Returns how many calls this many bytes count as.
 fn calls_of(bytes_moved: u64) -> u32 {
-    u32::try_from(bytes_moved / BYTES_OF_A_CALL).unwrap_or(u32::MAX)
+    u32::try_from(bytes_moved / BYTES_PER_CALL).unwrap_or(u32::MAX)
 }
 
 /// Counts calls of the program. A concurrent reset by the engine may be overwritten once: then the
@@ -113,7 +106,7 @@ impl Port for TcpPort {
         if !claimed {
             self.empty_polls = if taken > 0 { 0 } else { self.empty_polls + 1 };
             self.polls += 1;
-            if self.empty_polls > CLAIM_AFTER_EMPTY || self.polls > CLAIM_AFTER {
+            if self.empty_polls > CLAIM_AFTER_EMPTY_POLLS || self.polls > CLAIM_AFTER_POLLS {
                 self.claim();
             }
         }

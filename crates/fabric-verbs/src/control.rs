@@ -12,12 +12,14 @@ mod meeting;
 mod time;
 
 use crate::conversation::{CALL_AGAIN, Conversation, ConversationStage, Over};
+use crate::conversation_parts::Expected;
 use crate::core::{Command, Core, Dial, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
-use crate::inbox::{Inbound, Token, lock};
+use crate::inbox::Inbound;
 use crate::neighbour;
 use crate::status::{self, numbers};
+use crate::token::{Token, lock};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::CompletionStatus;
 use farside_bootstrap::{Admission, Endpoint, HandshakeLimits};
@@ -31,10 +33,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(crate) use import::PeerImports;
-use meeting::Expected;
-pub(crate) use meeting::Met;
-
+/// The interval of polls for the completion of a bind.
+const BIND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const DOORBELL: u64 = 0;
 const LISTENER: u64 = 1;
 const DEVICE: u64 = 2;
@@ -160,7 +160,7 @@ impl ControlThread {
             let left = self.next_beat.saturating_duration_since(Instant::now());
             // An idle fabric sleeps until a peer dials.
             let idle = self.conversations.is_empty() && !self.paused && self.seeks == 0;
-            let left = if self.binding.is_empty() { left } else { left.min(import::LOOK_AGAIN) };
+            let left = if self.binding.is_empty() { left } else { left.min(BIND_POLL_INTERVAL) };
             let left = if self.calling.is_empty() { left } else { left.min(CALL_AGAIN) };
             let left = if self.seeks > 0 { left.min(SEEK_AGAIN) } else { left };
             let time = if idle { None } else { Timespec::try_from(left).ok() };

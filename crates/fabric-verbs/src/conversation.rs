@@ -1,6 +1,6 @@
 //! One end of a link's control stream: the socket, its handshake, frames in and out.
 
-use crate::control::{Met, PeerImports};
+use crate::conversation_parts::{Met, PeerImports};
 use crate::core::Dial;
 use crate::ffi::QueuePairHandle;
 use crate::inbox::{ImportReply, Inbox, PendingReply};

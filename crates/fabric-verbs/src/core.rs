@@ -2,10 +2,12 @@
 
 use crate::device::{Device, PortState};
 use crate::ffi::{QueuePairHandle, Route};
-use crate::inbox::{ImportReply, Inbox, PendingReply, Token, lock};
+use crate::inbox::{ImportReply, Inbox, PendingReply};
 use crate::manager::Manager;
-use crate::options::{Options, mtu_bytes};
+use crate::options::{Options, RETRIES, mtu_bytes};
+use crate::random::random;
 use crate::region::{Manner, RegionTable};
+use crate::token::{Token, lock};
 use crate::window::Windows;
 use crate::wire::{LEASE_MS, QueuePairEnd, Word};
 use farside_base::{Capabilities, RegionToken};
@@ -22,8 +24,6 @@ use std::time::Duration;
 
 /// Ticks of the control thread in a lease.
 pub(crate) const LEASE_TICKS: u64 = 8;
-/// Transport retries of an adapter (`retry_cnt`) before a peer counts as unreachable.
-pub(crate) const RETRIES: u8 = 6;
 /// The first token of a conversation; lower ones are the control thread's own.
 const TOKENS: u64 = 16;
 
@@ -139,20 +139,6 @@ pub(crate) struct Core {
     commands: Mutex<Vec<Command>>,
     pub(crate) doorbell: OwnedFd,
     numbers: AtomicU64,
-}
-
-/// Returns a random number of 64 bits.
-///
-/// # Errors
-/// `System` if the kernel returns none.
-pub(crate) fn random() -> Result<u64, FabricError> {
-    let mut bytes = [0; 8];
-    let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    match taken {
-        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
-        Ok(_) => Err(FabricError::System("random number", io::ErrorKind::UnexpectedEof.into())),
-        Err(reason) => Err(FabricError::System("random number", reason.into())),
-    }
 }
 
 impl Core {

@@ -12,8 +12,8 @@ use crate::ffi::{
     MemoryRegion, MemoryWindow, NoLibrary, ProtectionDomain, QueuePair, QueuePairShape, Route,
     SharedReceiveQueue, Slice, Verb, WorkCompletion, WorkRequest, anonymous, list,
 };
-use crate::manager;
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
+use crate::resolve;
 use crate::wire::{WORD_BYTES, Word};
 use farside_base::{FlushScope, GidEntry, GidKind, choose_gid};
 use farside_fabric::Arena;
@@ -337,7 +337,7 @@ fn reason(only: bool, devices: usize, here: bool, options: &Options) -> String {
 fn is_here(context: &Context, port: u8, state: &PortState, options: &Options) -> bool {
     if context.listed.transport == IBV_TRANSPORT_IWARP {
         // Its GID is made of a hardware address.
-        return manager::find(options, &context.listed.name, port, None).is_ok();
+        return resolve::find(options, &context.listed.name, port, None).is_ok();
     }
     if !state.is_ethernet() {
         return true;

@@ -1,15 +1,16 @@
 //! The control side that callers see: regions and ports.
 
 use crate::control::Control;
-use crate::core::{Core, Listening, random};
+use crate::core::{Core, Listening};
 use crate::device::{self, Choice, DeviceReport, Limits, PortState};
 use crate::facts::DeviceFacts;
 use crate::ffi::{HUGE_PAGE_BYTES, anonymous};
-use crate::inbox::lock;
 use crate::manager::Manager;
 use crate::options::{OpenError, Options, mtu_bytes};
 use crate::port::VerbsPort;
+use crate::random::random;
 use crate::region;
+use crate::token::lock;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
 use farside_bootstrap::{Admission, Endpoint, Protect};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};

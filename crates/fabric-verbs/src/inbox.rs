@@ -2,6 +2,7 @@
 
 use crate::ffi::Channel;
 use crate::intake::Intake;
+use crate::token::{Token, lock};
 use crate::wire::{Imported, NotImported, Parting, QueuePairEnd};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss, NotReached, Waiter};
@@ -9,17 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Locks, also after a thread panicked under the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Names a conversation over a control stream, and the link that it is for. Never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Token(pub(crate) u64);
 
 /// An event for a port.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! the rest. Without windows the queue is the port's alone, and nothing is claimed.
 
 use crate::ffi::{CompletionQueue, WorkCompletion};
-use crate::inbox::{Token, lock};
+use crate::token::{Token, lock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

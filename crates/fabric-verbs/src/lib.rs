@@ -20,8 +20,10 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod connecting;
 mod control;
 mod conversation;
+mod conversation_parts;
 mod core;
 mod device;
 mod fabric;
@@ -34,8 +36,11 @@ mod manager;
 mod neighbour;
 mod options;
 mod port;
+mod random;
 mod region;
+mod resolve;
 pub mod status;
+mod token;
 mod window;
 mod wire;
 

@@ -5,13 +5,11 @@
 //! port. The exchange of the two ends is in `wire`, the steps of the control thread in
 //! `control::meeting`.
 
-use crate::core::{Core, RETRIES};
 use crate::device::{Device, PortState};
 use crate::facts::Transport;
-use crate::ffi::{EventChannel, Id, ManagerLibrary, Terms, own_addresses};
-use crate::inbox::lock;
+use crate::ffi::{EventChannel, Id};
 use crate::options::{OpenError, Options};
-use crate::wire::{QueuePairEnd, Ways};
+use crate::resolve::find;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -39,33 +37,6 @@ pub(crate) fn because(transport: Transport, options: &Options) -> Option<&'stati
         (_, true) => Some("as asked for"),
         (_, false) => None,
     }
-}
-
-/// Returns the channel of rdma_cm, and the address that it resolves to a device's port; `first` is
-/// tried before all others.
-///
-/// # Errors
-/// What is missing, in words.
-pub(crate) fn find(
-    options: &Options,
-    device: &str,
-    port: u8,
-    first: Option<IpAddr>,
-) -> Result<(Arc<EventChannel>, IpAddr), String> {
-    let library = ManagerLibrary::load(&options.connection_manager_library);
-    let library = library.map_err(|reason| reason.to_string())?;
-    let channel = EventChannel::new(&library);
-    let channel = channel.map_err(|error| format!("its event channel: {error}"))?;
-    let addresses = own_addresses().map_err(|error| format!("this host's addresses: {error}"))?;
-    let wanted = Some((device.to_owned(), port));
-    let leads = |address: &IpAddr| {
-        // Addresses of other devices are refused here.
-        let id = Id::new(&channel, 0).and_then(|id| id.bind(*address).map(|()| id));
-        id.is_ok_and(|id| id.device() == wanted)
-    };
-    let found = first.into_iter().chain(addresses).find(leads);
-    let none = || format!("none of this host's addresses leads to {device} port {port}");
-    Ok((Arc::clone(&channel), found.ok_or_else(none)?))
 }
 
 impl Manager {
@@ -104,50 +75,4 @@ fn listen(channel: &Arc<EventChannel>, address: IpAddr) -> io::Result<(Id, Socke
     id.bind(address)?;
     let port = id.listen(BACKLOG)?;
     Ok((id, SocketAddr::new(address, port)))
-}
-
-/// The description of a fabric without rdma_cm.
-pub(crate) const WITHOUT: &str = "queue pairs connected over the control stream (the default)";
-
-impl Core {
-    /// Returns how this side connects.
-    pub(crate) fn ways(&self) -> Ways {
-        let iwarp = self.device.facts.transport == Transport::Iwarp;
-        Ways { manager: self.manager.is_some(), iwarp }
-    }
-
-    /// Returns how queue pairs are connected and why, for display.
-    pub(crate) fn connecting(&self) -> String {
-        self.manager.as_ref().map_or_else(|| WITHOUT.to_owned(), Manager::describe)
-    }
-
-    /// Returns why this side cannot connect with that one, in words.
-    pub(crate) fn differs(&self, peer: &QueuePairEnd) -> Option<&'static str> {
-        let (own, peer_ways) = (self.ways(), peer.ways);
-        let own_layer = lock(&self.state).link_layer;
-        match () {
-            () if own.iwarp != peer_ways.iwarp => Some("one end is iWARP, the other is not"),
-            () if own_layer != peer.link_layer => Some("one end is InfiniBand, the other Ethernet"),
-            () if own.manager != peer_ways.manager => Some(
-                "one end connects queue pairs by rdma_cm, the other does not: set the option \
-                 `connection_manager` alike",
-            ),
-            () => None,
-        }
-    }
-
-    /// Returns the parameters of a connection for rdma_cm, which its queue pair keeps too.
-    pub(crate) fn terms(&self, queue_pair: u32, own: &QueuePairEnd, peer: &QueuePairEnd) -> Terms {
-        let route = self.route(own, peer);
-        Terms {
-            queue_pair,
-            reads_out: route.reads_out,
-            reads_in: route.reads_in,
-            retries: RETRIES,
-            not_ready_retries: route.not_ready_retries,
-            mtu: route.mtu,
-            timeout: route.timeout,
-            not_ready_timer: route.not_ready_timer,
-        }
-    }
 }

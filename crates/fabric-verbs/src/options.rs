@@ -215,3 +215,6 @@ impl std::error::Error for OpenError {
         }
     }
 }
+
+/// Transport retries of an adapter (`retry_cnt`) before a peer counts as unreachable.
+pub(crate) const RETRIES: u8 = 6;

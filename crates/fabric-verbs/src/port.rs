@@ -11,16 +11,19 @@ mod link;
 mod poll;
 mod post;
 mod receive;
+mod receive_queues;
 mod refusal;
+mod staged;
 #[cfg(test)]
 mod theft_tests;
 
 use crate::control::Control;
 use crate::core::{Command, Core};
 use crate::ffi::{Channel, CompletionQueue, Slice, WorkCompletion};
-use crate::inbox::{Inbox, PendingReply, PortWaker, lock};
+use crate::inbox::{Inbox, PendingReply, PortWaker};
 use crate::intake::Intake;
 use crate::region::RegionCache;
+use crate::token::lock;
 use crate::wire::NotImported;
 use farside_base::{
     Completion, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
@@ -28,8 +31,8 @@ use farside_base::{
 use farside_bootstrap::Address;
 use farside_fabric::{FabricError, LinkEvent, Port, PortSpec, Posted, Reached, SharedWord, Waiter};
 use link::{LinkState, Links};
-use poll::Staged;
-use receive::ReceiveQueues;
+use receive_queues::ReceiveQueues;
+use staged::Staged;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -9,11 +9,11 @@
 //! A window is deallocated before its queue pair and its region. All is under one lock, which no hot
 //! path takes; the lock of the table of regions is taken inside it.
 
-use crate::core::random;
 use crate::ffi::{MemoryWindow, OwnEnd, ProtectionDomain, QueuePairHandle};
-use crate::inbox::{Token, lock};
 use crate::intake;
+use crate::random::random;
 use crate::region::{RegionTable, rights};
+use crate::token::{Token, lock};
 use crate::wire::{Imported, NotImported};
 use farside_base::{RegionId, RegionToken};
 use std::collections::BTreeMap;

@@ -62,9 +62,6 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// Most receives of one queue; their completions have room reserved.
 const RECEIVES_MAX: usize = 1 << 16;
 
-/// Most receive queues of a port at a time.
-const QUEUES_MAX: usize = 4096;
-
 struct Network {
     capabilities: Capabilities,
     state: Mutex<MemState>,

@@ -1,8 +1,8 @@
 //! Allocates and frees global memory: the calls of a session.
 
 use crate::config::{AllocationHint, AllocationSpec};
-use crate::memory::{LinePiece, Session};
 use crate::operation::OperationKind;
+use crate::session::{AccessKind, Buffer, LinePiece, Session};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_protocol::allocate::Hint;
 
@@ -104,8 +104,8 @@ impl Session {
             let node = call.choose_home(spec.hint, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
-            let piece = LinePiece { address, at: 0, bytes: 0 };
-            match call.call(OperationKind::Allocate { node, bytes, class }, piece, &[]).await {
+            let allocate = OperationKind::Allocate { node, bytes, class };
+            match call.call(allocate, LinePiece::empty(address), &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -154,7 +154,8 @@ impl Session {
     /// # Errors
     /// `NotAnAllocation` for anything but a live address that `alloc` returned; `NodeLost`.
     pub fn free(&mut self, address: GlobalAddress) -> Result<(), Error> {
-        self.blocking().run(self.free_async(address))
+        let free = AccessKind::Ordered(OperationKind::Free);
+        self.access(free, address, 1, Buffer::NONE).map(drop)
     }
 
     /// The awaitable twin of [`free`](Self::free).
@@ -162,9 +163,7 @@ impl Session {
     /// # Errors
     /// As `free`.
     pub async fn free_async(&mut self, address: GlobalAddress) -> Result<(), Error> {
-        let mut call = self.enter();
-        call.writes_ended().await?;
-        let piece = LinePiece { address, at: 0, bytes: 0 };
-        call.call(OperationKind::Free, piece, &[]).await.map(drop)
+        let free = AccessKind::Ordered(OperationKind::Free);
+        self.access_async(free, address, 1, Buffer::NONE).await.map(drop)
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::engine::GATE_TAKEN;
 use crate::hit::{Claim, Lines, TagValue};
-use crate::memory::{AccessKind, Buffer, LinePiece, Session, pieces};
-use crate::operation::OperationKind;
+use crate::operation::{OperationKind, WordOperation};
+use crate::session::{AccessKind, Buffer, LinePiece, Session, pieces};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::coherence::{Level, Want};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const STACK: usize = 512;
 macro_rules! word_atomics {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident, $twin:ident($($arg:ident),*) => $kind:expr, $change:expr;
+        fn $name:ident, $twin:ident($($arg:ident),*) => $change:ident;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -30,14 +30,11 @@ macro_rules! word_atomics {
         /// `Misaligned`, those of [`read`](Self::read), and the first failure of an earlier write.
         #[inline]
         pub fn $name(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            if self.is_settled()
-                && address.offset().is_multiple_of(8)
-                && let Some(before) = self.lines().update(address, $change)
-            {
-                self.hit();
-                return Ok(before);
+            let change = WordOperation::$change($($arg),*);
+            match self.word_hit(address, change) {
+                Some(before) => Ok(before),
+                None => self.word_blocking(change, address),
             }
-            self.word_blocking($kind, address)
         }
 
         #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -45,7 +42,8 @@ macro_rules! word_atomics {
         /// # Errors
         #[doc = concat!("As `", stringify!($name), "`.")]
         pub async fn $twin(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            self.access_async(AccessKind::Word($kind), address, 8, Buffer::In(&[])).await
+            let change = OperationKind::Word(WordOperation::$change($($arg),*));
+            self.access_async(AccessKind::Ordered(change), address, 8, Buffer::NONE).await
         }
     )*};
 }
@@ -53,19 +51,23 @@ macro_rules! word_atomics {
 impl Session {
     word_atomics! {
         /// Adds to a word, wrapping, and returns the previous value.
-        fn fetch_add, fetch_add_async(add) => OperationKind::FetchAdd(add), |word| word.wrapping_add(add);
+        fn fetch_add, fetch_add_async(add) => FetchAdd;
 
         /// Replaces a word if it has the expected value, and returns the previous value in either case.
-        fn compare_swap, compare_swap_async(expected, new) => OperationKind::CompareSwap(expected, new),
-            |word| if word == expected { new } else { word };
+        fn compare_swap, compare_swap_async(expected, new) => CompareSwap;
 
         /// Replaces a word and returns the previous value.
-        fn swap, swap_async(new) => OperationKind::Swap(new), |_| new;
+        fn swap, swap_async(new) => Swap;
     }
 
     #[cold]
-    fn word_blocking(&mut self, kind: OperationKind, address: GlobalAddress) -> Result<u64, Error> {
-        self.access(AccessKind::Word(kind), address, 8, Buffer::In(&[]))
+    fn word_blocking(
+        &mut self,
+        change: WordOperation,
+        address: GlobalAddress,
+    ) -> Result<u64, Error> {
+        let change = OperationKind::Word(change);
+        self.access(AccessKind::Ordered(change), address, 8, Buffer::NONE)
     }
 
     /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.

@@ -125,7 +125,7 @@ impl Config {
             cache_shares: DEFAULT_SHARES,
             line_size: LineSize::DEFAULT,
             limits: Limits::DEFAULT,
-            spin_ns: 20_000,
+            spin_ns: farside_base::waiting::NODE_SPIN_NS,
             lease_ns: 1_000_000_000,
             remove_stopped: true,
             timeout_ns: None,

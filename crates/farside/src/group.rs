@@ -11,9 +11,10 @@
 //! breaks the group: it stores [`BROKEN`] as the last barrier, and all further calls fail at all members.
 
 use crate::engine::DIRECTORY_LINE_SIZE;
-use crate::memory::Session;
+use crate::session::Session;
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress, NodeId, Root};
+use farside_base::waiting::LIVENESS_INTERVAL;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -31,8 +32,6 @@ const MEMBERS: u64 = 4 * STRIDE;
 const GONE: u64 = u64::MAX;
 /// The number of the last barrier once the group is broken.
 const BROKEN: u64 = u64::MAX;
-/// How often a waiting member checks that the others are alive.
-const LIVENESS: Duration = Duration::from_millis(50);
 
 /// The line of a member in the control block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -258,7 +257,7 @@ impl Group {
         deadline: Option<Instant>,
     ) -> Result<u64, Error> {
         loop {
-            let check = Some(Instant::now() + LIVENESS);
+            let check = Some(Instant::now() + LIVENESS_INTERVAL);
             let until = check.min(deadline.or(check));
             let done = |value| value > self.completed;
             if let Some(value) = session.wait_word(completed, deadline, until, done)? {
@@ -402,7 +401,7 @@ impl Group {
         for (rank, member) in others {
             let line = self.word(MEMBERS + rank as u64 * STRIDE)?;
             while session.is_member(*member) {
-                let check = Some(Instant::now() + LIVENESS);
+                let check = Some(Instant::now() + LIVENESS_INTERVAL);
                 let until = check.min(deadline.or(check));
                 if session.wait_word(line, deadline, until, |word| word == GONE)?.is_some() {
                     break;

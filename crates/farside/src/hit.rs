@@ -34,6 +34,7 @@
 use crate::clock::Clock;
 use crate::operation::locked;
 use farside_base::GlobalAddress;
+use farside_base::waiting::LOCK_SPINS;
 use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
@@ -205,7 +206,7 @@ pub(crate) fn pause(_tries: u32) {
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn pause(tries: u32) {
-    if tries < 64 {
+    if tries < LOCK_SPINS {
         std::hint::spin_loop();
     } else {
         std::thread::yield_now();

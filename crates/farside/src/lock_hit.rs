@@ -333,13 +333,13 @@ impl LockCounts {
     /// Session: counts a lock on loan.
     #[inline(always)]
     pub(crate) fn locked(&self) {
-        add_one(&self.hits);
+        add(&self.hits, 1);
     }
 
     /// Session: counts an unlock.
     #[inline(always)]
     pub(crate) fn unlocked(&self) {
-        add_one(&self.unlocks);
+        add(&self.unlocks, 1);
     }
 
     /// Locks held and awaited, on loan or not. Exact for the session's own thread.
@@ -360,7 +360,7 @@ impl LockCounts {
 
     /// Engine: counts a lock on loan that moved to the machine, so that [`all`](Self::all) is unchanged.
     pub(crate) fn took(&self) {
-        add_one(&self.taken);
+        add(&self.taken, 1);
     }
 
     /// Engine: sets the number of locks and requests that the machine counts for the session.
@@ -371,8 +371,8 @@ impl LockCounts {
 
 /// For counts with one writer at a time.
 #[inline(always)]
-fn add_one(count: &Count) {
-    count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+pub(crate) fn add(count: &Count, more: u64) {
+    count.store(count.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 /// Makes locking and unlocking order like a fence: later reads do not precede earlier writes. On x86 the

@@ -5,8 +5,8 @@
 
 use crate::engine::Grant;
 use crate::lock_hit::{LentLock, order};
-use crate::memory::{Deadline, LinePiece, Session, failure, pieces};
 use crate::operation::{NO_SLOT, OperationKind};
+use crate::session::{Deadline, LinePiece, Session, failure, pieces};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::lock::{Action, Ask, LockRequest, Mode, Patience};
 use std::ops::{Deref, DerefMut};
@@ -147,7 +147,7 @@ impl DerefMut for LockGuard<'_> {
 macro_rules! lock_calls {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident, $twin:ident => $mode:ident, $patience:ident;
+        fn $name:ident, $twin:ident($($timeout:ident)?) => $mode:ident, $patience:ident;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -163,53 +163,18 @@ macro_rules! lock_calls {
         /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`,
         /// `TimedOut`, and the first failure of an earlier write.
         #[inline]
-        pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
-            let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
-                Some(token) => Grant { token, abandoned: false },
-                None => {
-                    let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
-                    self.ask(address, bytes, ask)?
-                }
-            };
-            Ok(self.guard(address, bytes, Mode::$mode, grant))
-        }
-
-        #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
-        ///
-        /// # Errors
-        #[doc = concat!("As `", stringify!($name), "`.")]
-        pub async fn $twin(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
-            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
-            let grant = self.ask_async(address, bytes, ask).await?;
-            Ok(self.guard(address, bytes, Mode::$mode, grant))
-        }
-    )*};
-}
-
-macro_rules! timed_lock_calls {
-    ($(
-        $(#[$doc:meta])*
-        fn $name:ident, $twin:ident => $mode:ident;
-    )*) => {$(
-        $(#[$doc])*
-        ///
-        /// *Guarantees*: at the timeout the request is withdrawn and its position in the queue is lost; if
-        /// the lock is granted nevertheless, it is unlocked.
-        ///
-        /// # Errors
-        /// As the form without a timeout; `TimedOut` names the node of a conflicting holder, as far as it
-        /// is known here, else the node that decides about the lock.
         pub fn $name(
             &mut self,
             address: GlobalAddress,
             bytes: u64,
-            timeout: Duration,
+            $($timeout: Duration,)?
         ) -> Result<LockGuard<'_>, Error> {
             let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
                 Some(token) => Grant { token, abandoned: false },
                 None => {
-                    self.deadline = Some(Deadline::After(timeout));
-                    self.ask(address, bytes, Ask::Lock { mode: Mode::$mode, patience: Patience::Wait })?
+                    $(self.deadline = Some(Deadline::After($timeout));)?
+                    let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
+                    self.ask(address, bytes, ask)?
                 }
             };
             Ok(self.guard(address, bytes, Mode::$mode, grant))
@@ -223,10 +188,10 @@ macro_rules! timed_lock_calls {
             &mut self,
             address: GlobalAddress,
             bytes: u64,
-            timeout: Duration,
+            $($timeout: Duration,)?
         ) -> Result<LockGuard<'_>, Error> {
-            self.deadline = Some(Deadline::After(timeout));
-            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::Wait };
+            $(self.deadline = Some(Deadline::After($timeout));)?
+            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
             let grant = self.ask_async(address, bytes, ask).await?;
             Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
@@ -236,24 +201,26 @@ macro_rules! timed_lock_calls {
 impl Session {
     lock_calls! {
         /// Locks bytes for reading: other sessions may hold them for reading too.
-        fn lock_read, lock_read_async => Read, Wait;
+        fn lock_read, lock_read_async() => Read, Wait;
 
         /// Locks bytes for writing: no other session holds them.
-        fn lock_write, lock_write_async => Write, Wait;
+        fn lock_write, lock_write_async() => Write, Wait;
 
         /// Locks bytes for reading, or fails with `Busy` within one round trip.
-        fn try_lock_read, try_lock_read_async => Read, Try;
+        fn try_lock_read, try_lock_read_async() => Read, Try;
 
         /// Locks bytes for writing, or fails with `Busy` within one round trip.
-        fn try_lock_write, try_lock_write_async => Write, Try;
-    }
+        fn try_lock_write, try_lock_write_async() => Write, Try;
 
-    timed_lock_calls! {
-        /// As [`lock_read`](Self::lock_read), with a timeout.
-        fn try_lock_read_for, try_lock_read_for_async => Read;
+        /// As [`lock_read`](Self::lock_read), with a timeout, at which the request is withdrawn and its position
+        /// in the queue is lost. If the lock is granted nevertheless, it is unlocked. The error `TimedOut` names
+        /// the node of a conflicting holder, as far as it is known here, else the node that decides about the
+        /// lock.
+        fn try_lock_read_for, try_lock_read_for_async(timeout) => Read, Wait;
 
-        /// As [`lock_write`](Self::lock_write), with a timeout.
-        fn try_lock_write_for, try_lock_write_for_async => Write;
+        /// As [`lock_write`](Self::lock_write), with a timeout as of
+        /// [`try_lock_read_for`](Self::try_lock_read_for).
+        fn try_lock_write_for, try_lock_write_for_async(timeout) => Write, Wait;
     }
 
     #[inline]

@@ -7,10 +7,11 @@ use crate::engine::{
 };
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
-use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::SessionSlots;
+use crate::session::{CALL_SLOTS, Session};
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
+use farside_base::waiting::Backoff;
 use farside_base::{AtomicScope, Generation, Incarnation, MemoryId, Requirements, ViewNumber};
 use farside_fabric::{Fabric, FabricError};
 use std::net::SocketAddr;
@@ -24,8 +25,6 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Possible reasons why a joiner is not linked to all members in time.
 const NOT_LINKED: &str = "not linked to all members in time: one does not answer, or its process or this one \
                           has no descriptor left (raise RLIMIT_NOFILE, ulimit -n)";
-/// The maximum delay between two attempts to join.
-const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// A member of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -362,13 +361,12 @@ impl Node {
     /// As `join`, and `FabricLacks`.
     pub fn join_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
         let deadline = Instant::now() + JOIN_PATIENCE;
-        let mut patience = Duration::from_millis(1);
+        let mut delays = Backoff::JOINS;
         loop {
             match Self::join_once(config, &fabric, deadline) {
                 // Start over with a new incarnation.
                 Err(failure) if failure.may_pass && Instant::now() < deadline => {
-                    patience = (patience * 2).min(JOIN_AGAIN_MAX);
-                    pause(patience);
+                    pause(Duration::from_nanos(delays.next_ns()));
                 }
                 done => return done.map_err(|failure| failure.error),
             }

@@ -13,13 +13,11 @@ use crate::registered::control;
 use crate::security::Security;
 use crate::wait::pause;
 use crate::{Config, Error, ErrorCode};
+use farside_base::waiting::Backoff;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The shortest and the longest delay between two attempts.
-const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 
 impl Node {
     /// Founds the cluster of this name on the fabric of a URL ([`fabrics`](crate::fabrics)), or joins it if
@@ -123,12 +121,11 @@ fn bad(detail: String) -> Error {
 /// configuration.
 fn retry(config: &Config, mut attempt: impl FnMut() -> Result<Node, Error>) -> Result<Node, Error> {
     let deadline = Instant::now() + Duration::from_nanos(config.join_timeout_ns);
-    let (mut delay, longest) = DELAYS;
+    let mut delays = Backoff::JOINS;
     loop {
         match attempt() {
             Err(error) if may_pass(error.code) && Instant::now() < deadline => {
-                pause(delay);
-                delay = (delay * 2).min(longest);
+                pause(Duration::from_nanos(delays.next_ns()));
             }
             done => return done,
         }

@@ -4,9 +4,9 @@
 //! at the required level, the session takes the result. The release store of the slot's state publishes its
 //! other fields.
 
-use crate::hit::WORD;
+use crate::hit::{Lines, WORD};
 use crate::lock_hit::LockCounts;
-use farside_base::{ErrorCode, GlobalAddress, NodeId, OperationId, SessionId};
+use farside_base::{ErrorCode, GlobalAddress, LineAddress, NodeId, OperationId, SessionId};
 use farside_protocol::coherence::Want;
 use farside_protocol::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -16,6 +16,30 @@ use std::task::Waker;
 /// Locks a mutex, ignoring poison: a panic of another holder leaves the values sound.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An atomic operation on a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WordOperation {
+    /// Add, wrapping.
+    FetchAdd(u64),
+    /// Replace the word if it has the expected value.
+    CompareSwap(u64, u64),
+    /// Replace the word.
+    Swap(u64),
+}
+
+impl WordOperation {
+    /// The new value of a word.
+    #[inline(always)]
+    pub(crate) fn apply(self, word: u64) -> u64 {
+        match self {
+            Self::FetchAdd(add) => word.wrapping_add(add),
+            Self::CompareSwap(expected, new) if word == expected => new,
+            Self::CompareSwap(..) => word,
+            Self::Swap(new) => new,
+        }
+    }
 }
 
 /// The kind of an operation. The slot's `buffer` holds bytes in and out.
@@ -28,12 +52,8 @@ pub(crate) enum OperationKind {
     Read,
     /// Copy the buffer in.
     Write,
-    /// Add to a word.
-    FetchAdd(u64),
-    /// Replace a word if it has the expected value.
-    CompareSwap(u64, u64),
-    /// Replace a word.
-    Swap(u64),
+    /// Change a word.
+    Word(WordOperation),
     /// Keep the line as it is until unpinned.
     Pin(Want),
     /// Allocate memory at a node.
@@ -57,9 +77,7 @@ impl OperationKind {
     pub(crate) fn want(self) -> Option<Want> {
         match self {
             Self::Read => Some(Want::Read),
-            Self::Write | Self::FetchAdd(_) | Self::CompareSwap(..) | Self::Swap(_) => {
-                Some(Want::Write)
-            }
+            Self::Write | Self::Word(_) => Some(Want::Write),
             Self::Pin(want) => Some(want),
             Self::Idle
             | Self::Allocate { .. }
@@ -107,6 +125,66 @@ impl OperationRequest {
                 Some(Want::Overwrite { covers, continues: self.continues })
             }
             _ => Some(want),
+        }
+    }
+
+    /// Performs the request on a line at a sufficient level. `None`, without effect, if this node may not be
+    /// a member any more.
+    pub(crate) fn perform(&mut self, lines: &Lines, line: LineAddress) -> Option<Outcome> {
+        if self.kind != OperationKind::WriteBack {
+            match self.access(lines, line) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(code) => return Some(Err(code)),
+            }
+        }
+        Some(if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) })
+    }
+
+    /// Accesses the bytes; false, without effect, if the cache is not trusted.
+    fn access(&mut self, lines: &Lines, line: LineAddress) -> Result<bool, ErrorCode> {
+        let (Some(address), Some(spot)) = (self.address, lines.spot(line)) else {
+            return Err(ErrorCode::NodeFailed);
+        };
+        let (offset, bytes) = (address.offset_in_line(), self.bytes);
+        let extent = spot.extent().ok_or(ErrorCode::Unallocated)?;
+        if offset + bytes > extent.bytes as usize || (self.continues && extent.first) {
+            return Err(ErrorCode::OutOfBounds);
+        }
+        match self.kind {
+            OperationKind::Read => {
+                self.buffer.resize(bytes, 0);
+                while !spot.try_read(offset, &mut self.buffer, self.continues) {
+                    std::hint::spin_loop();
+                }
+                Ok(lines.is_trusted())
+            }
+            OperationKind::Write | OperationKind::Word(_) => {
+                let claim = loop {
+                    if let Some(claim) = spot.try_claim(offset, bytes, self.continues) {
+                        break claim;
+                    }
+                    std::hint::spin_loop();
+                };
+                let trusted = lines.is_trusted();
+                match self.kind {
+                    OperationKind::Word(change) if trusted => {
+                        self.result = claim.update(offset, |word| change.apply(word));
+                    }
+                    _ if trusted => claim.write(offset, &self.buffer),
+                    _ => {}
+                }
+                Ok(trusted)
+            }
+            OperationKind::Pin(_) => Ok(true),
+            OperationKind::Idle
+            | OperationKind::Allocate { .. }
+            | OperationKind::Directory { .. }
+            | OperationKind::Free
+            | OperationKind::Lock(_)
+            | OperationKind::Gate
+            | OperationKind::Confirm
+            | OperationKind::WriteBack => Err(ErrorCode::NodeFailed),
         }
     }
 }

@@ -9,10 +9,11 @@
 //! is. The directory of the next such member is empty.
 
 use crate::engine::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
-use crate::memory::{Deadline, LinePiece, Session};
 use crate::operation::OperationKind;
+use crate::session::{Deadline, LinePiece, Session};
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
+use farside_base::waiting::HOLDER_INTERVAL;
 use farside_base::{LineSize, NodeId};
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -143,7 +144,7 @@ impl Session {
             if let Some((_, root)) = self.find(directory, name, deadline)?.root {
                 return Ok(root);
             }
-            let until = Some(Instant::now() + HOLDER_CHECK);
+            let until = Some(Instant::now() + HOLDER_INTERVAL);
             let until = until.min(deadline.or(until));
             self.wait_word(directory, deadline, until, |now| now != version)?;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -289,11 +290,11 @@ impl Session {
         }
         let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
             .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
-        let piece = LinePiece { address, at: 0, bytes: 0 };
         let bits = self.within(deadline, |session| {
             let blocking = session.blocking();
             let mut call = session.enter();
-            blocking.run(call.call(OperationKind::Directory { node: holder }, piece, &[]))
+            let directory = OperationKind::Directory { node: holder };
+            blocking.run(call.call(directory, LinePiece::empty(address), &[]))
         })?;
         let directory =
             GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
@@ -343,9 +344,6 @@ impl Session {
         part(page, ENTRY_BYTES)
     }
 }
-
-/// How often a session that waits for a root checks which member is the directory's home.
-const HOLDER_CHECK: std::time::Duration = std::time::Duration::from_millis(100);
 
 fn part(page: GlobalAddress, offset: u64) -> Result<GlobalAddress, Error> {
     page.checked_add(offset).ok_or_else(|| Error::at(ErrorCode::OutOfBounds, page))

@@ -1,6 +1,6 @@
 //! Values and arrays of plain types in global memory.
 
-use crate::memory::Session;
+use crate::session::Session;
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress};
 use std::fmt;
 use std::marker::PhantomData;

@@ -10,9 +10,9 @@
 //! - While the server thread is in state [`DEEP`], a thread that has polled arms the port again before it
 //!   returns to its program, and polls once more if work arrived in between.
 //! - Arming costs more than an operation that hits the cache, and an armed port makes every message to this
-//!   node expensive for its sender. If program threads poll all the time ([`DENSE`] times within [`DOZE`]),
+//!   node expensive for its sender. If program threads poll all the time ([`DENSE_POLLS`] times within [`TIMED_SLEEP`]),
 //!   the server thread is therefore in state [`DOZING`]: the port stays disarmed and the thread polls every
-//!   `DOZE`. It leaves this state when a `DOZE` had fewer such polls. `DOZE` bounds how long a peer waits
+//!   `TIMED_SLEEP`. It leaves this state when a `TIMED_SLEEP` had fewer such polls. `TIMED_SLEEP` bounds how long a peer waits
 //!   for a program that computes. A node with operations awaited on an external executor never dozes.
 //!
 //! **Deadlines.** A blocked thread checks the clock itself. A task on an external executor stores an alarm
@@ -26,6 +26,10 @@ use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::Drive;
 use crate::operation::{OperationSlot, SessionSlots, locked};
+use farside_base::waiting::{
+    DENSE_POLLS, LOCK_SPINS, NODE_BUSY_POLLS_PER_CLOCK, NODE_IDLE_POLLS_PER_CLOCK,
+    NODE_POLLS_PER_LOCK, PARK_MAX, TICK, TIMED_SLEEP,
+};
 use farside_base::{Limits, LineSize};
 use farside_fabric::{Fabric, Waiter};
 use std::fmt;
@@ -82,20 +86,6 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Idle polls between readings of the clock, each of which costs as much as several polls.
-const SPINS_PER_LOOK: u32 = 4;
-/// Polls without work before the lock of the engine is released.
-const TURNS_PER_LOCK: u32 = 4;
-/// Busy polls between readings of the clock.
-const BUSY_PER_LOOK: u32 = 64;
-/// The longest sleep without a poll: a safety net under the wake-up protocol.
-const NAP: Duration = Duration::from_millis(500);
-/// The period at which the server thread polls while the program does. Long enough to cost the program less
-/// than a hundredth of a core, short enough that a peer hardly notices.
-const DOZE: Duration = Duration::from_micros(500);
-/// Polls by program threads within [`DOZE`] that count as polling all the time.
-const DENSE: u32 = 40;
-
 /// The server thread is awake and polls.
 pub(crate) const AWAKE: u8 = 0;
 /// It sleeps until the armed port wakes it.
@@ -106,7 +96,7 @@ const DOZING: u8 = 2;
 impl Core {
     /// Locks the engine; spins for a while, then blocks.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        for _ in 0..64 {
+        for _ in 0..LOCK_SPINS {
             if let Some(engine) = self.try_engine() {
                 return engine;
             }
@@ -155,13 +145,13 @@ impl Core {
         }
     }
 
-    /// Whether program threads have polled [`DENSE`] times within the last [`DOZE`].
+    /// Whether program threads have polled [`DENSE_POLLS`] times within the last [`TIMED_SLEEP`].
     fn is_driven_densely(&self) -> bool {
-        if self.driven.load(Ordering::Relaxed) < DENSE {
+        if self.driven.load(Ordering::Relaxed) < DENSE_POLLS {
             return false;
         }
         let now = Instant::now();
-        let dense = now - std::mem::replace(&mut *locked(&self.counted_since), now) < DOZE;
+        let dense = now - std::mem::replace(&mut *locked(&self.counted_since), now) < TIMED_SLEEP;
         if !dense {
             self.driven.store(0, Ordering::Relaxed);
         }
@@ -224,7 +214,7 @@ impl Core {
                 continue;
             }
             let turn = |mut engine: MutexGuard<'_, Engine>| {
-                let busy = (0..TURNS_PER_LOCK).any(|_| engine.poll());
+                let busy = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
                 slicing = engine.has_slices();
                 busy
             };
@@ -236,9 +226,9 @@ impl Core {
                 spun += 1;
             }
             if !(if turned {
-                busy.is_multiple_of(BUSY_PER_LOOK)
+                busy.is_multiple_of(NODE_BUSY_POLLS_PER_CLOCK)
             } else {
-                spun.is_multiple_of(SPINS_PER_LOOK)
+                spun.is_multiple_of(NODE_IDLE_POLLS_PER_CLOCK)
             }) {
                 if !turned {
                     std::hint::spin_loop();
@@ -323,7 +313,7 @@ impl Core {
     /// Polls a few times, for a thread that waits for operations and has other work too.
     pub(crate) fn drive_a_little(&self) {
         if let Some(mut engine) = self.try_engine() {
-            let _ = (0..TURNS_PER_LOCK).any(|_| engine.poll());
+            let _ = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
         }
         self.drove();
     }
@@ -365,18 +355,18 @@ impl Core {
     pub(crate) fn park(&self, parker: &Parker, left: Option<Duration>) {
         self.sleeps();
         self.sleeps.fetch_add(1, Ordering::Relaxed);
-        parker.park(left.map_or(NAP, |left| left.min(NAP)));
+        parker.park(left.map_or(PARK_MAX, |left| left.min(PARK_MAX)));
         self.wakes();
     }
 
     /// Sleeps, as the server thread, until it has work.
     fn sleep(&self) {
-        while self.take_driven() >= DENSE && !self.closing() {
+        while self.take_driven() >= DENSE_POLLS && !self.closing() {
             self.server.store(DOZING, Ordering::SeqCst);
             if self.has_waiters() {
                 break; // a thread that waits from now on sees that it must arm the port
             }
-            self.nap(DOZE);
+            self.nap(TIMED_SLEEP);
             self.server.store(AWAKE, Ordering::SeqCst);
             if let Some(mut engine) = self.try_engine() {
                 engine.poll();
@@ -388,7 +378,7 @@ impl Core {
             let mut engine = self.engine();
             engine.probe();
             let quiet = !engine.poll() && !engine.arm();
-            quiet.then(|| NAP.min(Duration::from_nanos(engine.wakes_in_ns())))
+            quiet.then(|| PARK_MAX.min(Duration::from_nanos(engine.wakes_in_ns())))
         };
         if let Some(time) = time {
             self.nap_until_alarm(time);
@@ -454,7 +444,7 @@ impl Blocking {
 /// Pauses between two checks while joining or leaving, which happen once in a node's life and wait for
 /// several events at a time.
 pub(crate) fn tick() {
-    pause(Duration::from_micros(200));
+    pause(TICK);
 }
 
 /// Pauses between two attempts to join.

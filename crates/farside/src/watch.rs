@@ -3,24 +3,18 @@
 //! A thread that waits for a word keeps a cached copy of its line, so that checking it costs no message. A
 //! write by another node invalidates the copy first; the engine then wakes the threads that watch the line.
 //! Sessions of the same node write an owned line without the engine, so a waiting thread also checks the
-//! word at least every [`CHECK`].
+//! word at least every [`WORD_INTERVAL`].
 
 use crate::engine::Watched;
-use crate::memory::{Deadline, Session};
 use crate::node::Node;
+use crate::session::{Deadline, Session};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress};
+use farside_base::waiting::{PARK_MAX, UNCACHED_INTERVAL, WORD_INTERVAL};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-
-/// The longest time between two checks of a word that is waited for.
-const CHECK: Duration = Duration::from_millis(1);
-/// The longest sleep of a thread that waits for a change of the membership.
-const MEMBERS_CHECK: Duration = Duration::from_millis(500);
-/// The delay between two reads of a line that this node cannot keep a copy of.
-const UNCACHED: Duration = Duration::from_micros(200);
 
 impl Core {
     /// Polls the engine until `done` or until `until`; parks while it is idle. A change of `watched` and
@@ -61,7 +55,7 @@ impl Node {
     /// Waits until the membership machine has made another step than `seen`, or until `until`.
     pub(crate) fn watch_members(&self, seen: u64, until: Option<Instant>, parker: &Arc<Parker>) {
         let changed = || self.member_steps() != seen;
-        self.core().watch(Watched::Members, (until, MEMBERS_CHECK), parker, changed);
+        self.core().watch(Watched::Members, (until, PARK_MAX), parker, changed);
     }
 }
 
@@ -146,10 +140,11 @@ impl Session {
             let watched = Watched::Line(address.line());
             let has_copy = copy().is_some();
             if has_copy {
-                core.watch(watched, (until, CHECK), &parker, || copy() != Some(value));
+                core.watch(watched, (until, WORD_INTERVAL), &parker, || copy() != Some(value));
             } else if !had_copy {
-                let again = until.map_or(now + UNCACHED, |until| until.min(now + UNCACHED));
-                core.watch(watched, (Some(again), UNCACHED), &parker, || copy().is_some());
+                let again = until
+                    .map_or(now + UNCACHED_INTERVAL, |until| until.min(now + UNCACHED_INTERVAL));
+                core.watch(watched, (Some(again), UNCACHED_INTERVAL), &parker, || copy().is_some());
             }
             had_copy = has_copy;
         }

@@ -1,6 +1,7 @@
 //! Write-back of owned lines on request.
 
-use crate::memory::{AccessKind, Buffer, Session};
+use crate::operation::OperationKind;
+use crate::session::{AccessKind, Buffer, Session};
 use crate::{Error, GlobalAddress};
 
 impl Session {
@@ -23,7 +24,8 @@ impl Session {
     /// `LineLost` when a node died that had taken a line (overwrite the whole line); `Unallocated` when the
     /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
-        self.access(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).map(drop)
+        let what = AccessKind::Ordered(OperationKind::WriteBack);
+        self.access(what, address, bytes, Buffer::NONE).map(drop)
     }
 
     /// The awaitable twin of [`write_back`](Self::write_back).
@@ -35,6 +37,7 @@ impl Session {
         address: GlobalAddress,
         bytes: usize,
     ) -> Result<(), Error> {
-        self.access_async(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).await.map(drop)
+        let what = AccessKind::Ordered(OperationKind::WriteBack);
+        self.access_async(what, address, bytes, Buffer::NONE).await.map(drop)
     }
 }

@@ -30,7 +30,7 @@ impl Ends {
         let address = server.address().expect("an address");
         let caller = |tenant: &&str| {
             let tenant = (*tenant).to_owned();
-            let options = CallerOptions { tenant, ..CallerOptions::default() };
+            let options = CallerOptions::default().tenant(tenant);
             Caller::begin(&fabric, &address, &options).expect("a caller")
         };
         let callers = (0..callers).flat_map(|_| tenants.iter().map(caller)).collect();
@@ -61,7 +61,7 @@ impl Ends {
 }
 
 fn options(walked_max: u32) -> ServerOptions {
-    let mut options = ServerOptions { slots: 4, ..ServerOptions::default() };
+    let mut options = ServerOptions::default().slots(4);
     (options.limits.walked_max, options.limits.widened_max) = (walked_max, walked_max);
     options
 }
@@ -109,8 +109,10 @@ fn registrations_over_limits_are_refused_and_may_be_retried() {
         ),
         (64, u64::MAX, of_quota, "or wait for those that are being registered"),
     ] {
-        let options =
-            ServerOptions { registrations, registering_bytes_max, quota, ..options(2_000) };
+        let options = options(2_000)
+            .registrations(registrations)
+            .registering_bytes_max(registering_bytes_max)
+            .quota(quota);
         let mut ends = Ends::new("too-much", &options, 5, &["a"]);
         let (registered, _) = ends.register(|_| {});
         let mut refused = 0;
@@ -121,8 +123,7 @@ fn registrations_over_limits_are_refused_and_may_be_retried() {
         assert!(refused > 0, "{says}: {registered:?}");
         assert_eq!(ends.server.registering(), (0, 0, 0));
     }
-    let mut ends =
-        Ends::new("again", &ServerOptions { registrations: 1, ..options(2_000) }, 2, &["a"]);
+    let mut ends = Ends::new("again", &options(2_000).registrations(1), 2, &["a"]);
     let (first, _) = ends.register(|_| {});
     assert_eq!(first.iter().flatten().filter(|end| end.is_err()).count(), 1, "{first:?}");
     ends.callers.remove(0);

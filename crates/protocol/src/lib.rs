@@ -13,6 +13,7 @@ pub mod channel;
 pub mod coherence;
 pub mod lock;
 pub mod member;
+pub mod messaging;
 mod table;
 pub mod wire;
 

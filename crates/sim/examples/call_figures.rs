@@ -1,6 +1,6 @@
 //! Prints `crates/sim/CALLS.md`: remote memory calls in virtual time, compared with paper 003.
 //!
-//! `call_figures [--check]`; with `--check` it exits with 1 when the file is not what it prints.
+//! `call_figures [--check]`; with `--check` it exits with 1 if the file differs from its output.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_sim::call_bench::document;

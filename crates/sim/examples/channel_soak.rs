@@ -1,8 +1,8 @@
 //! Sends millions of messages through every channel on every fabric, and checks each of them.
 //!
 //! `channel_soak [--messages N] [--channel NAME] [--fabric mem|shm|sim] [--seed S]`: N messages for each channel and
-//! fabric (default a million), of one channel, on one fabric, with seeds from S on (default 1).
-//! Exit code 0: all arrived once, whole and in order; 1: one did not; 2: wrong arguments.
+//! fabric (default a million), of one channel, on one fabric, with seeds from S on (default 1). Exit code 0: all
+//! messages arrived once, whole and in order; 1: a message did not; 2: wrong arguments.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside::channel::{Kind, Options};
@@ -77,7 +77,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, String> {
     Ok(wanted)
 }
 
-/// The profiles that a channel survives.
+/// Returns the profiles that support a channel.
 fn survived(kind: Kind) -> Vec<Profile> {
     let options = Options::new(kind, 1_000);
     PROFILES
@@ -106,7 +106,7 @@ fn ground(fabric: &str, kind: Kind, seed: u64) -> Ground {
     }
 }
 
-/// Whether a channel came through on a fabric.
+/// Runs the soak of a channel on a fabric. Returns whether it succeeded.
 fn one(fabric: &str, kind: Kind, wanted: &Wanted) -> bool {
     let start = Instant::now();
     let mut told = 0;

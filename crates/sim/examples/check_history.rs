@@ -1,6 +1,6 @@
-//! Checks histories for linearizability, as `farside bench ycsb --history FILE` writes them:
-//! `check_history [--empty] FILE...`; `--empty` says that no key was there at the beginning. Exits with
-//! 1 when some key's operations cannot have happened one after another.
+//! Checks histories for linearizability, as `farside bench ycsb --history FILE` writes them: `check_history [--empty]
+//! FILE...`; `--empty` states that all keys were initially absent. Exits with 1 if the operations of some key are not
+//! linearizable.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_sim::linearizability::{ErrorMeans, KeyValue, read_history};

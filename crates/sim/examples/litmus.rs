@@ -1,7 +1,7 @@
 //! The litmus table: every test of the catalog at every height, as Markdown or as JSON lines.
 //!
-//! `litmus [--test NAME] [--walks N] [--runs N] [--rounds N] [--json]`; exits with 1 when something
-//! forbidden was seen.
+//! `litmus [--test NAME] [--walks N] [--runs N] [--rounds N] [--json]`; exits with 1 if a forbidden outcome was
+//! observed.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_fabric_shm::ShmFabric;
@@ -12,14 +12,14 @@ use farside_sim::litmus::{
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Options {
     test: Option<String>,
-    /// Random walks of pure machines, for tests of more than two threads.
+    /// Number of random walks of pure machines, for tests of more than two threads.
     walks: u64,
-    /// Runs of simulated nodes.
+    /// Number of runs of simulated nodes.
     runs: u64,
-    /// Rounds of real threads in each placement.
+    /// Number of rounds of real threads in each placement.
     rounds: u64,
     json: bool,
 }
@@ -71,7 +71,7 @@ fn wire_report(litmus: &'static Litmus, options: &Options) -> Result<LitmusRepor
     Ok(LitmusReport::new(litmus, "wire", MemoryModel::Pso, &seen))
 }
 
-/// One cell: how often the outcome that the test is about was seen, of how many runs.
+/// Returns the text of one cell: the number of observations of the witness, and the number of runs.
 fn cell(report: &LitmusReport) -> String {
     format!("{} of {}", report.witness_seen(), report.runs())
 }

@@ -1,5 +1,4 @@
-//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults | --weather |
-//! --leave]`.
+//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults | --weather | --leave]`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_sim::cluster::{Scenario, simulate};

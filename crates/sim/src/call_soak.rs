@@ -1,4 +1,4 @@
-//! A soak of remote memory calls under network faults: links break and reconnect, callers die.
+//! Soak test of remote memory calls under network faults: links break and reconnect, callers die.
 //!
 //! Each call adds one to a separate cell and echoes a number. Checked: no call runs twice, none is answered twice or
 //! with the answer of another call, and each completes.
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Adds one to the word at the first parameter, echoes the second, and returns the word's old value.
+/// Program that adds one to the word at the first parameter, echoes the second, and returns the word's old value.
 const TALLY: &str = "
 .program tally
     r2 = *(u64 *)(r1 + 8)
@@ -34,48 +34,48 @@ const TALLY: &str = "
     exit
 ";
 
-/// Polls after which a round fails.
-const TURNS_MAX: u64 = 2_000_000;
-/// Polls after which network faults end, so that every call can complete.
-const STORM_TURNS: u64 = 20_000;
+/// Number of polls after which a round fails.
+const POLLS_MAX: u64 = 2_000_000;
+/// Number of polls after which network faults end, so that every call can complete.
+const FAULT_POLLS: u64 = 20_000;
 /// Virtual time of a poll while nothing is in flight.
 const IDLE_NS: u64 = 10_000;
-/// How soon hosts notice that nothing comes from a peer.
+/// Time within which hosts detect the silence of a peer.
 const SILENCE_NS: u64 = 3_000_000;
 
-/// What is drawn for a round.
+/// The parameters of a round, drawn from its seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
     seed: u64,
     callers: u64,
     calls: u64,
     slots: u16,
-    /// Nodes are separate hosts with links that break and reconnect.
+    /// Whether nodes are separate hosts with links that break and reconnect.
     hosts: bool,
     immediate: bool,
     deaths: bool,
-    /// Calls that callers run themselves, of a thousand.
+    /// Number of calls in a thousand that callers run locally.
     here_per_mille: u32,
     cancels_per_mille: u32,
-    /// Bytes of comments after the program, so that its object is uploaded in several parts.
+    /// Bytes of comments after the program, for an upload of its object in several parts.
     comment_bytes: usize,
 }
 
-/// What a round came to.
+/// Results of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Calls that were answered.
+    /// Number of calls that were answered.
     pub answered: u64,
-    /// Calls that ended otherwise.
+    /// Number of calls that failed.
     pub failed: u64,
-    /// Links that were cut.
+    /// Number of links that were cut.
     pub cuts: u64,
-    /// Callers that died.
+    /// Number of callers that died.
     pub deaths: u64,
 }
 
 impl Round {
-    /// The round of a seed.
+    /// Draws the round of a seed.
     pub fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6361_6c6c);
         Self {
@@ -99,30 +99,30 @@ impl Round {
         SimOptions { silence_ns, ..SimOptions::draw(self.seed, capabilities) }
     }
 
-    /// Plays it.
+    /// Runs the round.
     ///
     /// # Errors
-    /// What does not hold, with the line that repeats it.
+    /// The violated property, with the command that reproduces it.
     pub fn play(&self) -> Result<Tally, String> {
-        let told = |text: String| {
+        let describe = |text: String| {
             let seed = self.seed;
             format!(
                 "{text}\n{self:?}\nto repeat: FARSIDE_SEED={seed} FARSIDE_RUNS=1 cargo test --release \
                  -p farside-sim --test calls"
             )
         };
-        Play::new(self).and_then(Play::play).map_err(told)
+        Play::new(self).and_then(Play::play).map_err(describe)
     }
 }
 
-/// A caller and what it has begun.
+/// A caller and its calls.
 struct Actor {
     name: String,
     caller: Option<Caller>,
     program: Option<Program>,
     registering: bool,
     begun: u64,
-    /// Calls in progress: which of the actor's, and whether it runs here.
+    /// Calls in progress: the number of each, and whether it runs locally.
     tickets: BTreeMap<Ticket, (u64, bool)>,
     ended: u64,
     over: bool,
@@ -136,7 +136,7 @@ struct Play<'a> {
     actors: Vec<Actor>,
     random: Random,
     tally: Tally,
-    /// Parted from the server at present.
+    /// The caller that is currently partitioned from the server.
     parted: Option<String>,
 }
 
@@ -148,12 +148,10 @@ impl<'a> Play<'a> {
     fn new(round: &'a Round) -> Result<Self, String> {
         let net = SimNet::new(round.seed, round.options());
         let fabric: Arc<dyn Fabric> = net.fabric("server");
-        let options = ServerOptions {
-            slots: round.slots,
-            sessions: 16,
-            grace: round.hosts.then(|| Duration::from_nanos(4 * SILENCE_NS)),
-            ..ServerOptions::default()
-        };
+        let options = ServerOptions::default()
+            .slots(round.slots)
+            .sessions(16)
+            .grace(round.hosts.then(|| Duration::from_nanos(4 * SILENCE_NS)));
         let mut server = CallServer::listen(&fabric, "calls", &options).map_err(text)?;
         let bytes = round.callers * round.calls * 8;
         let cells = server.make_region(0, bytes, Access::ALL).map_err(text)?;
@@ -161,11 +159,9 @@ impl<'a> Play<'a> {
         let actors = (0..round.callers).map(|number| {
             let name = format!("caller{number}");
             let fabric: Arc<dyn Fabric> = net.fabric(&name);
-            let options = CallerOptions {
-                slots: round.slots,
-                patience: round.hosts.then(|| Duration::from_nanos(3 * SILENCE_NS)),
-                ..CallerOptions::default()
-            };
+            let options = CallerOptions::default()
+                .slots(round.slots)
+                .patience(round.hosts.then(|| Duration::from_nanos(3 * SILENCE_NS)));
             let caller = Caller::begin(&fabric, &address, &options).map_err(text)?;
             Ok(Actor {
                 name,
@@ -185,12 +181,12 @@ impl<'a> Play<'a> {
     }
 
     fn play(mut self) -> Result<Tally, String> {
-        for turn in 0..TURNS_MAX {
+        for poll in 0..POLLS_MAX {
             if self.actors.iter().all(|actor| actor.over) {
                 self.check_cells()?;
                 return Ok(self.tally);
             }
-            self.weather(turn);
+            self.inject_faults(poll);
             let who = self.random.index(self.actors.len() + 1);
             match who.checked_sub(1) {
                 None => {
@@ -198,9 +194,9 @@ impl<'a> Play<'a> {
                 }
                 Some(at) => self.act(at)?,
             }
-            let steps = 1 + self.random.below(8) + turn / 4_000;
+            let steps = 1 + self.random.below(8) + poll / 4_000;
             if !(0..steps).all(|_| self.net.step()) {
-                // Programs wait for the clock alone.
+                // The programs wait only for the clock.
                 self.net.run_until_ns(self.net.now_ns() + IDLE_NS);
             }
         }
@@ -208,9 +204,9 @@ impl<'a> Play<'a> {
         Err(format!("no progress: {waiting:?} calls wait at {} ns", self.net.now_ns()))
     }
 
-    /// Links break, are mended, and callers die.
-    fn weather(&mut self, turn: u64) {
-        if turn > STORM_TURNS {
+    /// Breaks and mends links, and kills callers.
+    fn inject_faults(&mut self, poll: u64) {
+        if poll > FAULT_POLLS {
             self.mend();
             return;
         }
@@ -283,7 +279,7 @@ impl<'a> Play<'a> {
                     actor.tickets.insert(ticket, (number, here));
                 }
                 Ok(None) => {}
-                // Out of reach at present, where it would run here.
+                // The server is unreachable at present, which stops a call that would run locally.
                 Err(error) if error.code == ErrorCode::PeerLost => {}
                 Err(error) => return Err(error.to_string()),
             }
@@ -308,7 +304,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Registers the program, in a caller that must not block: its requests are made by hand.
+/// Registers the program step by step, since the caller must not block.
 fn register(actor: &mut Actor, over: Option<Error>, comment_bytes: usize) -> Result<(), String> {
     let Some(caller) = &mut actor.caller else { return Ok(()) };
     if over.is_some() {
@@ -346,7 +342,7 @@ fn check(
             let fits = matches!(error.code, ErrorCode::PeerLost | ErrorCode::CallCancelled);
             // An atomic without completion may take effect while its link breaks.
             if !fits || (cell > 1 && !here) {
-                return Err(format!("call {number} ended so: {error}; its cell is {cell}"));
+                return Err(format!("call {number} ended with {error}; its cell is {cell}"));
             }
         }
     }

@@ -1,98 +1,98 @@
-//! Checkers of coherence over the events of a cluster in their order: [`SingleWriter`] for permissions,
-//! [`ValueChain`] for values, [`MemoryChecker`] for both.
+//! Checkers of coherence over the ordered events of a cluster: [`SingleWriter`] for permissions, [`ValueChain`] for
+//! values, [`MemoryChecker`] for both.
 //!
 //! They check the guarantee, not the protocol: the single-writer/multiple-reader invariant and the data-value
 //! invariant (Nagarajan, Sorin, Hill, Wood: A Primer on Memory Consistency and Cache Coherence, chapter 2). They
-//! apply at any height that can report permissions and the order of reads and writes; the node height can, since a
-//! simulation has one order.
+//! apply to any simulation that can report permissions and the order of reads and writes; that of whole nodes can,
+//! since a simulation has one order.
 //!
-//! Not modelled: store buffers. A read served by the session's own buffer is no access to memory and is not reported
-//! here; the litmus tests cover those.
+//! Not modelled: store buffers. A read served by the session's store buffer is no access to memory and is not
+//! reported here; the litmus tests cover it.
 
 use crate::explorer::Violation;
 use farside_base::{GlobalAddress, LineAddress, NodeId, SessionId};
 use farside_protocol::coherence::Level;
 use std::collections::BTreeMap;
 
-/// One event of a trace. Times only grow; equal ones are in the order of report.
+/// One event of a trace. Times do not decrease; simultaneous events are in the order of report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Observation {
-    /// A node's tag of a line is set: what it may do from now on.
+    /// The tag of a line is set at a node, which changes the node's permission.
     Level {
-        /// Whose.
+        /// The node of the tag.
         node: NodeId,
-        /// Which.
+        /// The line.
         line: LineAddress,
-        /// What it may do.
+        /// The new permission.
         level: Level,
     },
     /// A node reads an aligned word from its copy of the line.
     Read {
-        /// Where.
+        /// The reading node.
         node: NodeId,
-        /// For whom.
+        /// The reading session.
         session: SessionId,
         /// The word.
         address: GlobalAddress,
-        /// What it finds.
+        /// The value found.
         value: u64,
     },
     /// A node writes an aligned word of a line that it may write.
     Write {
-        /// Where.
+        /// The writing node.
         node: NodeId,
         /// The word.
         address: GlobalAddress,
-        /// The value.
+        /// The value written.
         value: u64,
     },
-    /// A node changes an aligned word in one step.
+    /// A node changes an aligned word atomically.
     Update {
-        /// Where.
+        /// The node.
         node: NodeId,
         /// The word.
         address: GlobalAddress,
-        /// What it found.
+        /// The value before.
         before: u64,
-        /// What it left.
+        /// The value after.
         after: u64,
     },
-    /// A node is dead: its permissions are void, and lines that it alone could write are lost.
+    /// A node is dead: its permissions are void, and lines that only it could write are lost.
     Dead {
-        /// Which.
+        /// The dead node.
         node: NodeId,
     },
     /// A line is initialised: allocated, all zero, at its home.
     Fresh {
-        /// Which.
+        /// The line.
         line: LineAddress,
     },
 }
 
-/// From when to when a node might write a line.
+/// Interval in which a node was permitted to write a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteInterval {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// Since when.
+    /// Beginning of the interval.
     pub from_ns: u64,
-    /// Until when; `None` while it still may.
+    /// End of the interval; `None` while it is open.
     pub until_ns: Option<u64>,
 }
 
-/// The permissions of one line's holders, and the intervals in which nodes may write it.
+/// The permissions of one line's holders, and the intervals in which nodes were permitted to write it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Holders {
-    /// Nodes that may do something.
+    /// Nodes with a permission.
     levels: BTreeMap<NodeId, Level>,
     intervals: Vec<WriteInterval>,
-    /// The only node that might write it died.
+    /// Whether the only node permitted to write it died.
     lost: bool,
 }
 
 /// Checks that at most one node may write a line at a time, and that no other node may read it meanwhile.
 ///
-/// A line that was never reported is its home's: `Dirty` there, `Invalid` elsewhere.
+/// An unreported line belongs to its home: `Dirty` at the home, `Invalid` elsewhere.
 /// Memory: one interval per change of writer and line, until [`forget_history`](Self::forget_history).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SingleWriter {
@@ -100,10 +100,10 @@ pub struct SingleWriter {
 }
 
 impl SingleWriter {
-    /// A new level of a node.
+    /// Records the new level of a node.
     ///
     /// # Errors
-    /// When the level and another node's exclude each other.
+    /// If the level conflicts with that of another node.
     pub fn level(
         &mut self,
         at_ns: u64,
@@ -127,7 +127,7 @@ impl SingleWriter {
         Ok(())
     }
 
-    /// What a node may do now.
+    /// Returns the current permission of a node.
     pub fn level_of(&self, node: NodeId, line: LineAddress) -> Level {
         match self.lines.get(&line) {
             Some(holders) => holders.levels.get(&node).copied().unwrap_or_default(),
@@ -136,7 +136,7 @@ impl SingleWriter {
         }
     }
 
-    /// A node is dead. Returns the lines of other homes that are lost with it.
+    /// Records the death of a node. Returns the lines of other homes that are lost with it.
     pub fn dead(&mut self, at_ns: u64, node: NodeId) -> Vec<LineAddress> {
         let mut lost = Vec::new();
         for (line, holders) in &mut self.lines {
@@ -152,7 +152,7 @@ impl SingleWriter {
     /// Records that a line is initialised at its home.
     ///
     /// # Errors
-    /// When another node may still do something with it.
+    /// If another node still has a permission.
     pub fn fresh(&mut self, at_ns: u64, line: LineAddress) -> Result<(), Violation> {
         let home = line.home();
         let holders = self.holders(line);
@@ -166,17 +166,17 @@ impl SingleWriter {
         Ok(())
     }
 
-    /// Whether the only up-to-date copy died.
+    /// Whether the node with the only up-to-date copy died.
     pub fn is_lost(&self, line: LineAddress) -> bool {
         self.lines.get(&line).is_some_and(|holders| holders.lost)
     }
 
-    /// Who might write a line when, oldest first. They do not overlap.
+    /// Returns the write intervals of a line, oldest first. They do not overlap.
     pub fn write_intervals(&self, line: LineAddress) -> &[WriteInterval] {
         self.lines.get(&line).map_or(&[], |holders| &holders.intervals)
     }
 
-    /// Drops the intervals that have ended.
+    /// Drops the closed intervals.
     pub fn forget_history(&mut self) {
         for holders in self.lines.values_mut() {
             holders.intervals.retain(|interval| interval.until_ns.is_none());
@@ -215,13 +215,13 @@ impl Holders {
     }
 }
 
-/// What one word has held, oldest first.
+/// The values of one word, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Word {
-    /// Value number `first` and those after it, each with the time since when.
+    /// Value number `first` and all later ones, each with the time of its write.
     values: Vec<(u64, u64)>,
     first: u64,
-    /// By session: the number of the value that it saw last.
+    /// Per session, the number of the latest value seen.
     seen: BTreeMap<SessionId, u64>,
 }
 
@@ -237,10 +237,11 @@ impl Word {
     }
 }
 
-/// Every read gives a value that the word held then, and no session goes back to an older one.
+/// Checks that every read returns a value that the word held at that time, and that no session reads an older value
+/// later.
 ///
-/// Words start with 0 at time 0. Memory: the values that were current in the last `window_ns` and
-/// the last one before, for each word that was written.
+/// Words start with 0 at time 0. Memory: per written word, the values that were current in the last `window_ns` and
+/// the preceding one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ValueChain {
     words: BTreeMap<GlobalAddress, Word>,
@@ -248,27 +249,27 @@ pub struct ValueChain {
 }
 
 impl ValueChain {
-    /// For reads that take at most `window_ns` from begin to end; 0 when a read is one instant.
+    /// Creates a checker for reads that take at most `window_ns`; 0 if a read is instantaneous.
     pub fn new(window_ns: u64) -> Self {
         Self { words: BTreeMap::new(), window_ns }
     }
 
-    /// A word is written.
+    /// Records a write of a word.
     pub fn write(&mut self, at_ns: u64, address: GlobalAddress, value: u64) {
         let window_ns = self.window_ns;
         let word = self.words.entry(address).or_default();
         word.values.push((at_ns, value));
-        // A value is over when the next one came; what was over before the window is not needed.
+        // A value ends when the next one is written; values that ended before the window are not needed.
         let old_ns = at_ns.saturating_sub(window_ns);
         let over = word.values.windows(2).take_while(|pair| pair[1].0 < old_ns).count();
         word.values.drain(..over);
         word.first += over as u64;
     }
 
-    /// A word is changed in one step from `before` to `after`.
+    /// Records an atomic change of a word from `before` to `after`.
     ///
     /// # Errors
-    /// When the word did not hold `before`: an update was lost.
+    /// If the word did not hold `before`: an update was lost.
     pub fn update(
         &mut self,
         at_ns: u64,
@@ -286,11 +287,10 @@ impl ValueChain {
         Ok(())
     }
 
-    /// A word is read between two times; with equal ones, in one instant, after all that was
-    /// reported before.
+    /// Records a read of a word between two times; with equal times, in one instant, after all earlier reports.
     ///
     /// # Errors
-    /// When it did not hold that value then, or the session has seen a newer one already.
+    /// If the word did not hold that value then, or the session has already seen a newer one.
     pub fn read(
         &mut self,
         (from_ns, to_ns): (u64, u64),
@@ -337,18 +337,18 @@ impl ValueChain {
         }
     }
 
-    /// What a word holds now.
+    /// Returns the current value of a word.
     pub fn value(&self, address: GlobalAddress) -> u64 {
         self.words.get(&address).map_or(0, |word| word.last().1)
     }
 }
 
-/// Both checkers over one trace: accesses need their permission, and lost lines are never read.
+/// Checks permissions and values of one trace: accesses need their permission, and lost lines are never read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryChecker {
-    /// Who may do what.
+    /// Checker of permissions.
     pub permissions: SingleWriter,
-    /// What words hold.
+    /// Checker of values.
     pub values: ValueChain,
 }
 
@@ -359,15 +359,15 @@ impl Default for MemoryChecker {
 }
 
 impl MemoryChecker {
-    /// Before anything has happened.
+    /// Creates a checker of an empty trace.
     pub fn new() -> Self {
         Self { permissions: SingleWriter::default(), values: ValueChain::new(0) }
     }
 
-    /// The next event.
+    /// Records the next event.
     ///
     /// # Errors
-    /// What does not hold. The checker is of no further use then.
+    /// The violated property. The checker is unusable after an error.
     pub fn observe(&mut self, at_ns: u64, event: Observation) -> Result<(), Violation> {
         match event {
             Observation::Level { node, line, level } => {
@@ -447,7 +447,7 @@ mod tests {
         Observation::Write { node, address: word(8), value }
     }
 
-    /// Feeds events one per nanosecond; where it fails, if it does.
+    /// Feeds events one per nanosecond. Returns the index of the first violation, if any.
     fn fails_at(events: &[Observation]) -> Option<usize> {
         let mut checker = MemoryChecker::new();
         let mut events = events.iter().enumerate();
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn two_writers_and_a_reader_beside_a_writer_are_found() {
+    fn conflicting_holders_are_detected() {
         assert_eq!(fails_at(&[level(A, Level::Dirty)]), Some(0), "the home may still write");
         assert_eq!(fails_at(&[level(A, Level::Shared)]), Some(0));
         let handed = [level(HOME, Level::Invalid), level(A, Level::Dirty)];
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_take_time_may_see_what_was_current_meanwhile_and_never_go_back() {
+    fn long_reads_see_overlapping_values_in_order() {
         let mut chain = ValueChain::new(100);
         chain.write(10, word(0), 1);
         chain.write(20, word(0), 2);
@@ -544,7 +544,7 @@ mod tests {
         chain.read((15, 25), SESSION, word(0), 2).unwrap();
         assert!(chain.read((15, 25), SESSION, word(0), 1).is_err(), "back to an older one");
         chain.read((15, 25), SessionId::new(B, 1), word(0), 1).unwrap();
-        assert!(chain.read((40, 50), SESSION, word(0), 2).is_err(), "over since long");
+        assert!(chain.read((40, 50), SESSION, word(0), 2).is_err(), "replaced long before");
         chain.read((40, 50), SESSION, word(0), 3).unwrap();
         assert_eq!(chain.value(word(0)), 3);
     }

@@ -1,9 +1,9 @@
-//! The node height: whole nodes of the product (the real engine, machines, tags and sessions) on the simulated fabric,
+//! Simulation of whole nodes of the product (the real engine, machines, tags and sessions) on the simulated fabric,
 //! in one thread, scheduled by a seed.
 //!
-//! A run has a *safety* part, in which tasks work on shared words, lines and locks under network faults and perhaps the
-//! death of a node, and a *liveness* part: every task must complete, and all survivors must agree. A failure names the
-//! seed, which reproduces it.
+//! A run has a *safety* part, in which tasks access shared words, lines and locks under network faults and possibly
+//! the death of a node, and a *liveness* part: every task must complete, and all survivors must agree. A failure
+//! names the seed, which reproduces it.
 
 pub mod restarts;
 
@@ -22,49 +22,49 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What a run is about, drawn from its seed.
+/// The parameters of a run, drawn from its seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scenario {
-    /// Draws everything else.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Nodes of the cluster, each with memory.
+    /// Number of nodes of the cluster, each with memory.
     pub nodes: u16,
-    /// Sessions on each node.
+    /// Number of sessions on each node.
     pub sessions: u16,
-    /// Shared words, spread over lines and homes.
+    /// Number of shared words, spread over lines and homes.
     pub words: u16,
-    /// Words of a line.
+    /// Number of shared words per line.
     pub words_per_line: u16,
-    /// Operations of each session.
+    /// Number of operations of each session.
     pub operations: u16,
-    /// The node that is killed, and after how many events.
+    /// The node that is killed, and the number of events before that.
     pub kill: Option<(u16, u64)>,
-    /// It was drawn with faults, whether it has one or not.
+    /// Whether it was drawn with faults, even if none was drawn.
     pub faults: bool,
-    /// The node that leaves, and after how many events.
+    /// The node that leaves, and the number of events before that.
     pub leave: Option<(u16, u64)>,
-    /// Sets of the cache: the fewer, the more evictions.
+    /// Number of sets of the cache: fewer sets cause more evictions.
     pub cache_sets: u16,
-    /// Every node is a separate host, and the links between hosts break.
+    /// Network faults between nodes on separate hosts.
     pub weather: Option<Weather>,
 }
 
 /// Network faults between hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weather {
-    /// How often all links between two nodes break and reconnect: a few times, which only costs time, or so often that
-    /// some nodes remove each other.
+    /// Number of times that all links between two nodes break and reconnect: either few, which only costs time, or so
+    /// many that some nodes remove each other.
     pub cuts: u64,
-    /// The minority of a partition, as bits, and the number of events before it.
+    /// One side of a partition as a bit set, and the number of events before the partition.
     pub parting: Option<(u64, u64)>,
-    /// The duration of the partition, in percent of the time after which a member is removed.
+    /// Duration of the partition, in percent of the time after which a member is removed.
     pub lasts_percent: u64,
 }
 
-/// With network faults: how long silence is tolerated, and how long a node waits for a lost link.
+/// The silence that hosts tolerate with network faults; also the lease of members, with and without faults.
 const SILENCE_NS: u64 = 10_000_000_000;
 
-/// Consecutive cuts that are over before any member is removed.
+/// Number of consecutive cuts that end before any member is removed.
 const FEW_CUTS: u64 = 3;
 
 impl Weather {
@@ -82,7 +82,8 @@ impl Weather {
 }
 
 impl Scenario {
-    /// The scenario of a seed with network faults between hosts: broken links and partitions. Some also kill a node.
+    /// Draws the scenario of a seed with network faults between hosts: broken links and partitions. Some also kill a
+    /// node.
     pub fn draw_weather(seed: u64) -> Self {
         let scenario = Self::draw(seed, seed.is_multiple_of(3));
         let mut random = Random::new(seed ^ 0x5eed_0f57_0815);
@@ -90,12 +91,12 @@ impl Scenario {
         if weather.parting.is_none() {
             return Self { weather: Some(weather), ..scenario };
         }
-        // Few words, so that many accesses hit, also at nodes that reach no peer.
+        // Few words, for many cache hits, also at isolated nodes.
         let (words, operations) = (random.between(1, 3) as u16, random.between(10, 25) as u16);
         Self { weather: Some(weather), words, operations, ..scenario }
     }
 
-    /// The scenario of a seed in which a node leaves while all others work.
+    /// Draws the scenario of a seed in which a node leaves while all others work.
     pub fn draw_leave(seed: u64) -> Self {
         let scenario = Self::draw(seed, false);
         let mut random = Random::new(seed ^ 0x1e_a7e5);
@@ -103,7 +104,7 @@ impl Scenario {
         Self { leave: Some((leaver, random.between(10, 2_000))), ..scenario }
     }
 
-    /// The scenario of a seed; with `faults`, half of them kill a node.
+    /// Draws the scenario of a seed; with `faults`, half of them kill a node.
     pub fn draw(seed: u64, faults: bool) -> Self {
         let mut random = Random::new(seed);
         let nodes = random.between(2, 4) as u16;
@@ -144,38 +145,37 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// What one operation on a word did.
+/// One operation on a word, with its results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WordAction {
-    /// Read this.
+    /// Read this value.
     Read(u64),
-    /// Wrote this, and fenced.
+    /// Wrote this value, and fenced.
     Write(u64),
-    /// Replaced the first by the second.
+    /// Replaced the first value by the second.
     Swap(u64, u64),
-    /// Found the first, expected the second, would have put the third.
+    /// Found the first value, expected the second, and offered the third.
     CompareSwap(u64, u64, u64),
-    /// Found the first and added the second.
+    /// Found the first value and added the second.
     FetchAdd(u64, u64),
 }
 
 /// One operation of the recorded history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OperationRecord {
-    /// Which word.
+    /// Index of the word.
     pub word: usize,
-    /// Which session.
+    /// Number of the session.
     pub session: usize,
-    /// What; results mean nothing when `ended` is `None`.
+    /// The operation; its results are meaningless if `ended` is `None`.
     pub action: WordAction,
-    /// The moment before it.
+    /// Logical time before it.
     pub began: u64,
-    /// The moment after it; `None` when it failed or its node died, so that it may or may not have
-    /// happened.
+    /// Logical time after it; `None` if it failed or its node died, and therefore may or may not have happened.
     pub ended: Option<u64>,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Operations on words, for the linearizability check.
@@ -196,17 +196,17 @@ pub struct Summary {
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What all tasks of a run share.
+/// Shared state of all tasks of a run.
 struct Board {
     clock: Cell<u64>,
     history: RefCell<Vec<OperationRecord>>,
     failed: Cell<u64>,
-    /// The session that is within the section of each lock.
+    /// For each lock, the session in its critical section.
     inside: RefCell<Vec<Option<usize>>>,
     trouble: RefCell<Option<String>>,
     may_fail: Cell<bool>,
     may_part: Cell<bool>,
-    /// The node that has begun to leave.
+    /// The node that has started to leave.
     leaver: Cell<Option<u16>>,
 }
 
@@ -220,8 +220,8 @@ impl Board {
         self.trouble.borrow_mut().get_or_insert(text);
     }
 
-    /// Whether a result is acceptable: success, or, once a node was killed, a failure with a matching code.
-    /// `node` is where it was asked.
+    /// Returns the value of an acceptable result: success, or, once a node was killed, a failure with a matching
+    /// code. `node` is the node of the session.
     fn accept<T>(&self, node: u16, what: &str, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -236,7 +236,7 @@ impl Board {
                 };
                 let expected = match error.code {
                     ErrorCode::NodeLost | ErrorCode::LineLost => true,
-                    // Of a node that was removed.
+                    // Reported by a removed node.
                     ErrorCode::Isolated | ErrorCode::NodeClosed => self.may_part.get(),
                     // A node without peers finds no other home with memory.
                     ErrorCode::OutOfMemory => what == "alloc",
@@ -258,15 +258,15 @@ struct Worker {
     node: u16,
     number: usize,
     words: Rc<Vec<GlobalAddress>>,
-    /// Blocks of three lines for writes that must be seen whole.
+    /// Blocks of three lines for atomic writes.
     blocks: Rc<Vec<GlobalAddress>>,
-    /// A word each that is only changed under its lock.
+    /// Words that are changed only under their locks.
     guarded: Rc<Vec<GlobalAddress>>,
     board: Rc<Board>,
     random: Random,
     /// Pauses between operations, if set.
     idles: Option<SimNet>,
-    /// Its node was removed.
+    /// Whether its node was removed.
     out: Cell<bool>,
 }
 
@@ -295,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// As the board does; a node that is out never comes back.
+    /// Accepts a result as the board does; a removed node never returns.
     fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
         if let Err(Error { code: ErrorCode::Isolated | ErrorCode::NodeClosed, .. }) = &result {
             self.out.set(true);
@@ -406,13 +406,13 @@ impl Worker {
         }
     }
 
-    /// Adds to a guarded word by plain accesses under its lock.
+    /// Increments a guarded word by plain accesses under its lock.
     async fn locked(&mut self) {
         let index = self.random.index(self.guarded.len());
         let address = self.guarded[index];
         let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
         if self.accept("lock", locked).is_none() || self.board.leaver.get() == Some(self.node) {
-            return; // not granted, or gone since
+            return; // not granted, or the node has left since
         }
         let others = self.board.inside.borrow_mut()[index].replace(self.number);
         if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
@@ -430,7 +430,7 @@ impl Worker {
         }
         let inside = self.board.inside.borrow_mut()[index].take();
         if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
-            self.board.trouble(format!("session {inside:?} came in while {} was in", self.number));
+            self.board.trouble(format!("session {inside:?} entered while {} held it", self.number));
         }
         let done = self.session.unlock_async(address, 8).await;
         self.accept("unlock", done);
@@ -453,7 +453,7 @@ impl Worker {
         }
     }
 
-    /// Allocates somewhere, uses it, frees it, and finds it gone.
+    /// Allocates memory, uses it, frees it, and checks that it is gone.
     async fn allocate(&mut self) {
         let hint = *self.random.pick(&[AllocationHint::Default, AllocationHint::Remote]);
         let spec = AllocationSpec::new(hint);
@@ -501,24 +501,24 @@ impl fmt::Debug for SimCluster {
     }
 }
 
-/// The name of a node's process in the network.
+/// Returns the name of a node's process in the network.
 pub fn process(node: u16) -> String {
     format!("node-{node}")
 }
 
-/// Sweeps without progress that count as a deadlock. A sweep is one event and one poll of every engine.
+/// Number of sweeps without progress that count as a deadlock. A sweep is one event and one poll of every engine.
 const IDLE_SWEEPS_MAX: u32 = 50;
 
 impl SimCluster {
-    /// A cluster of `count` nodes that are linked to each other.
+    /// Starts a cluster of `count` connected nodes.
     ///
     /// # Errors
-    /// When they do not find together.
+    /// If a node cannot be created or does not join.
     pub fn start(seed: u64, count: u16, cache_sets: u16) -> Result<Self, String> {
         Self::start_on(seed, count, cache_sets, None)
     }
 
-    /// The same between hosts that notice silence within that time, if one is given.
+    /// Starts a cluster between hosts that detect silence within that time, if one is given.
     ///
     /// # Errors
     /// As `start`.
@@ -539,7 +539,7 @@ impl SimCluster {
         nodes_max: u16,
     ) -> Result<Self, String> {
         let mut random = Random::new(seed ^ 0xc1_0573);
-        // Common memory as on processors that do not show stores in their order.
+        // Shared memory as on processors that do not make stores visible in order.
         let common = Capabilities { byte_order: false, ..SHARED_MEMORY };
         let capabilities = *random.pick(&[INFINIBAND, common]);
         let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
@@ -566,7 +566,7 @@ impl SimCluster {
                 }
                 idle = if cluster.sweep() { 0 } else { idle + 1 };
                 if idle > IDLE_SWEEPS_MAX {
-                    return Err(format!("node {node} does not get in: {joining:?}"));
+                    return Err(format!("node {node} does not join: {joining:?}"));
                 }
             };
             cluster.nodes.push(Some(joined));
@@ -575,43 +575,43 @@ impl SimCluster {
     }
 
     fn start_joining(&self, process_number: u16) -> Result<Joining, Error> {
-        // The founder's lease applies also to members configured with another one.
+        // The founder's lease applies also to members configured with a different one.
         let lease_ns =
             [SILENCE_NS, SILENCE_NS / 4, SILENCE_NS * 4][usize::from(process_number) % 3];
         let config = self.config.clone().lease_ns(lease_ns);
         Joining::start(&config, self.net.fabric(&process(process_number)))
     }
 
-    /// The network.
+    /// Returns the network.
     pub fn net(&self) -> &SimNet {
         &self.net
     }
 
-    /// A living node.
+    /// Returns a node, if it is alive.
     pub fn node(&self, node: u16) -> Option<&Node> {
         self.nodes.get(usize::from(node))?.as_ref()
     }
 
-    /// The numbers of the living nodes.
+    /// Returns the numbers of the living nodes.
     pub fn alive(&self) -> Vec<u16> {
         (0..self.nodes.len() as u16).filter(|node| self.node(*node).is_some()).collect()
     }
 
-    /// Kills a node's process: what it holds is gone, what it sent may still arrive.
+    /// Kills a node's process: its memory is lost, its messages in flight may still arrive.
     pub fn kill(&mut self, node: u16) {
         self.net.kill(&process(node));
         self.nodes[usize::from(node)] = None;
     }
 
-    /// A node begins to leave; whatever drives the cluster drives it too.
+    /// Starts the leave of a node, which [`poll_leave`](Self::poll_leave) continues.
     pub fn start_leaving(&mut self, node: u16) {
         self.leaving = self.nodes[usize::from(node)].take().map(Node::start_leaving);
     }
 
-    /// Continues the leave that was started; whether there is none, or it has ended.
+    /// Continues the leave that was started. Returns true if none is in progress.
     ///
     /// # Errors
-    /// When it has failed.
+    /// If the leave failed.
     pub fn poll_leave(&mut self) -> Result<bool, String> {
         let Some(leaving) = self.leaving.as_mut() else {
             return Ok(true);
@@ -638,10 +638,10 @@ impl SimCluster {
         self.nodes[node].as_ref().is_some_and(Node::turn)
     }
 
-    /// Polls a future to its end, in between letting nodes and network do what they like.
+    /// Polls a future to completion, and sweeps the cluster between polls.
     ///
     /// # Errors
-    /// When nothing moves any more and it has not ended.
+    /// If nothing makes progress and the future is not complete.
     pub fn finish<F: Future>(&mut self, future: F) -> Result<F::Output, String> {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -657,12 +657,12 @@ impl SimCluster {
         }
     }
 
-    /// Nothing else happens for a while.
+    /// Advances the network and its clock without polling any node.
     pub fn let_time_pass(&mut self) {
         self.net.run_until_ns(self.net.now_ns() + SILENCE_NS / 40);
     }
 
-    /// Every two nodes of which one is on that side, by bits.
+    /// Returns all pairs of a node of this side, given by bits, and a node of the other side.
     fn across(&self, side: u64) -> Vec<(u16, u16)> {
         let count = self.nodes.len() as u16;
         let inside = |node: &u16| side >> node & 1 == 1;
@@ -670,7 +670,7 @@ impl SimCluster {
         (0..count).filter(inside).flat_map(|one| outside().map(move |other| (one, other))).collect()
     }
 
-    /// What every node is doing.
+    /// Describes the state of every node.
     pub fn describe(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().flatten().map(Node::describe).collect();
         nodes.join("; ")
@@ -679,8 +679,7 @@ impl SimCluster {
 
 /// Runs a scenario.
 ///
-/// # Errors
-/// What went wrong, with the line that repeats it.
+/// The violated property, with the command that reproduces it.
 pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
     let again = format!(
         "repeat: cargo run -p farside-sim --example simulate -- --seed {} {}",
@@ -752,7 +751,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
     })
 }
 
-/// Whether the operations on each word are those of one word, in some order within their times.
+/// Checks that the operations on each word are linearizable.
 fn check_history(history: &[OperationRecord]) -> Result<(), String> {
     let words = history.iter().map(|record| record.word + 1).max().unwrap_or(0);
     let mut calls: Vec<Vec<HistoryCall<RegisterOperation, u64>>> = vec![Vec::new(); words];
@@ -829,7 +828,7 @@ fn drive(
 ) -> Result<u64, String> {
     let mut context = Context::from_waker(Waker::noop());
     let (mut steps, mut idle) = (0, 0_u32);
-    let mut sky = Sky::default();
+    let mut fault_state = NetworkFaultState::default();
     if scenario.weather.is_some_and(|weather| weather.cuts > FEW_CUTS) {
         board.may_fail.set(true);
         board.may_part.set(true);
@@ -840,7 +839,7 @@ fn drive(
             && steps == at
         {
             board.may_fail.set(true);
-            // With a broken link a death cannot be told from a partition.
+            // With a broken link a death cannot be distinguished from a partition.
             board.may_part.set(board.may_part.get() || scenario.weather.is_some());
             for (owner, task) in tasks.iter_mut() {
                 if *owner == node {
@@ -861,7 +860,7 @@ fn drive(
         let leaves = cluster.leaving.is_some();
         let left = cluster.poll_leave()?;
         if let Some(weather) = &scenario.weather {
-            sky.change(cluster, weather, board, steps);
+            fault_state.change(cluster, weather, board, steps);
         }
         let mut busy = cluster.stir() || (leaves && left);
         let chosen = cluster.random.index(tasks.len());
@@ -891,16 +890,16 @@ fn drive(
 
 /// The state of the network faults.
 #[derive(Default)]
-struct Sky {
+struct NetworkFaultState {
     cuts: u64,
     parted: bool,
-    /// The partitioned pairs, and when they are separated.
+    /// The pairs to partition, and when each is separated.
     parts: Vec<(u64, u16, u16)>,
-    /// When the partition heals.
+    /// Time at which the partition heals.
     mends_ns: Option<u64>,
 }
 
-impl Sky {
+impl NetworkFaultState {
     fn change(&mut self, cluster: &mut SimCluster, weather: &Weather, board: &Board, step: u64) {
         let count = cluster.nodes.len() as u64;
         if self.cuts < weather.cuts && cluster.random.chance(10) {
@@ -920,7 +919,7 @@ impl Sky {
                 let lasts_ns = (2 * SILENCE_NS) / 100 * weather.lasts_percent;
                 self.mends_ns = Some(now_ns + lasts_ns);
                 for (one, other) in cluster.across(side) {
-                    // All at once, or one after the other.
+                    // All pairs at once, or one after the other.
                     let wait_ns = match cluster.random.chance(600) {
                         true => 0,
                         false => cluster.random.below(3 * SILENCE_NS),

@@ -1,9 +1,9 @@
-//! Exhaustive search over a model: every state that any order of its actions can reach, breadth
-//! first, so that the first failing trace found is a shortest one.
+//! Exhaustive breadth-first search of a model: visits every state that any order of its actions can reach, so that
+//! the first failing trace found is a shortest one.
 //!
-//! A visited state is remembered by a 128-bit fingerprint and by how it was reached, 32 bytes or so;
-//! whole states are kept only for the layer that is being searched. Two different states with one
-//! fingerprint would hide each other: with ten million states the odds are below 1 in 10^24.
+//! A visited state is stored as a 128-bit fingerprint and its predecessor, about 32 bytes; whole states are kept only
+//! for the current layer. Two different states with the same fingerprint would hide each other: with ten million
+//! states the probability is below 1 in 10^24.
 
 use std::cell::Cell;
 use std::fmt::{self, Debug, Write as _};
@@ -11,23 +11,23 @@ use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// A system of which every reachable state can be visited.
+/// A transition system with a finite set of reachable states.
 ///
-/// An action's effect depends on the state and on nothing else.
+/// The effect of an action depends only on the state.
 pub trait Model: Clone + Eq + Hash {
-    /// Something that can happen.
+    /// A transition.
     type Action: Clone + Debug;
 
-    /// What can happen now. In an order that depends on the state alone, at most 65,535.
+    /// Returns the enabled actions, at most 65,535, in an order that depends only on the state.
     fn enabled(&self) -> Vec<Self::Action>;
 
-    /// Lets it happen.
+    /// Performs an action.
     fn apply(&mut self, action: Self::Action);
 
-    /// What is wrong with this state, if anything.
+    /// Returns the violated property of this state, if any.
     fn violation(&self) -> Option<Violation>;
 
-    /// What is wrong with a state in which no action is enabled, if anything: an operation still waits.
+    /// Returns the violated property of a state without enabled actions, if any: an operation still waits.
     fn stuck(&self) -> Option<Violation> {
         None
     }
@@ -39,12 +39,12 @@ pub trait Model: Clone + Eq + Hash {
     }
 }
 
-/// A property that does not hold.
+/// A violated property, described by its text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Violation(pub String);
 
 impl Violation {
-    /// With this text.
+    /// Creates a violation with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -56,48 +56,48 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How much has been searched.
+/// The extent of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Coverage {
-    /// Different states met.
+    /// Number of different states.
     pub states: u64,
-    /// Actions applied.
+    /// Number of actions applied.
     pub transitions: u64,
-    /// States in which nothing was enabled.
+    /// Number of states without enabled actions.
     pub ends: u64,
-    /// Actions of the longest of the shortest ways to a state.
+    /// Maximum distance of a state from the initial one, in actions.
     pub depth: u32,
 }
 
-/// A shortest way to a state that violates a property.
+/// A shortest trace to a state that violates a property.
 #[derive(Clone, Debug)]
 pub struct Failure<A> {
-    /// What does not hold.
+    /// The violated property.
     pub violation: Violation,
     /// The actions, from the initial state.
     pub trace: Vec<A>,
-    /// The same, as described by the model.
+    /// The trace as described by the model.
     pub transcript: String,
-    /// What had been searched until then.
+    /// The extent of the search until then.
     pub coverage: Coverage,
 }
 
-/// How a search ended.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub enum Outcome<A> {
-    /// Every state was met and every property holds.
+    /// All states were visited and every property holds.
     Holds(Coverage),
-    /// A property does not hold.
+    /// A property is violated.
     Fails(Failure<A>),
-    /// The bound of memory was reached first; what was searched holds.
+    /// The memory bound was reached first; no visited state violates a property.
     OutOfBounds(Coverage),
 }
 
 impl<A> Outcome<A> {
-    /// What was searched, when all was and all holds.
+    /// Returns the coverage if all states were visited and all properties hold.
     ///
     /// # Errors
-    /// The transcript of the failure, or that the bound was reached; made to be unwrapped by tests.
+    /// The transcript of the failure, or that the bound was reached; intended for `unwrap` in tests.
     pub fn holds(self) -> Result<Coverage, String> {
         match self {
             Self::Holds(coverage) => Ok(coverage),
@@ -106,7 +106,7 @@ impl<A> Outcome<A> {
         }
     }
 
-    /// The failure, if there is one.
+    /// Returns the failure, if there is one.
     pub fn failure(self) -> Option<Failure<A>> {
         match self {
             Self::Fails(failure) => Some(failure),
@@ -115,17 +115,17 @@ impl<A> Outcome<A> {
     }
 }
 
-/// Called now and then with what has been searched and how many states wait.
+/// Callback that is given the coverage and the number of waiting states from time to time.
 pub type Progress<'a> = &'a mut dyn FnMut(Coverage, usize);
 
-/// A search.
+/// A search with its bounds.
 pub struct Explorer<'a> {
     states_max: u64,
     layer_max: usize,
     progress: Option<Progress<'a>>,
 }
 
-/// States between two calls of the progress callback.
+/// Divisor of the numbers of states at which progress is reported.
 const PROGRESS_STATES: u64 = 1 << 16;
 
 impl Default for Explorer<'_> {
@@ -144,25 +144,25 @@ impl Debug for Explorer<'_> {
 }
 
 impl<'a> Explorer<'a> {
-    /// Up to 50 million states (under 2 GB of fingerprints) and 2 million in a layer.
+    /// Creates a search with at most 50 million states (under 2 GB of fingerprints) and 2 million in a layer.
     pub const fn new() -> Self {
         Self { states_max: 50_000_000, layer_max: 2_000_000, progress: None }
     }
 
-    /// Gives up after `states` states in all or `layer` states in one layer.
+    /// Limits the search to `states` states in all and `layer` states in one layer.
     pub const fn bounds(mut self, states: u64, layer: usize) -> Self {
         self.states_max = states;
         self.layer_max = layer;
         self
     }
 
-    /// Reports progress every 65,536 states.
+    /// Reports progress after each expansion that leaves a multiple of 65,536 states; expansions may skip one.
     pub fn progress(mut self, progress: Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// Visits every state that can be reached from `initial`, or stops at the first failure.
+    /// Visits every state that is reachable from `initial`, or stops at the first failure.
     pub fn explore<M: Model>(mut self, initial: &M) -> Outcome<M::Action> {
         let mut search = Search::new(initial);
         if let Some(violation) = initial.violation() {
@@ -195,8 +195,8 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// Follows one way through a model that is too large to search: `actions_max` actions chosen by
-/// `seed`, or fewer when nothing is enabled any more. Returns how many it were.
+/// Performs one random walk through a model that is too large to search: `actions_max` actions chosen by `seed`, or
+/// fewer if none is enabled. Returns the number of actions.
 ///
 /// # Errors
 /// A failure; its transcript begins with the seed.
@@ -213,7 +213,7 @@ pub fn walk<M: Model>(
         let stuck = || actions.is_empty().then(|| state.stuck()).flatten();
         if let Some(violation) = state.violation().or_else(stuck) {
             let coverage = Coverage::default();
-            let mut failure = tell(initial, trace, violation, coverage);
+            let mut failure = describe_failure(initial, trace, violation, coverage);
             failure.transcript.insert_str(0, &format!("walk with seed {seed}: "));
             return Err(Box::new(failure));
         }
@@ -229,8 +229,8 @@ pub fn walk<M: Model>(
     }
 }
 
-/// The transcript of a trace.
-fn tell<M: Model>(
+/// Creates the failure of a trace, with its transcript.
+fn describe_failure<M: Model>(
     initial: &M,
     trace: Vec<M::Action>,
     violation: Violation,
@@ -247,12 +247,12 @@ fn tell<M: Model>(
     Failure { violation, trace, transcript, coverage }
 }
 
-/// What has been visited, and how.
+/// Visited states, and how each was reached.
 struct Search {
     seen: FingerprintSet,
-    /// For each state, in the order of discovery: the state before it, and which of that state's
-    /// actions leads here.
-    ways: Vec<(u32, u16)>,
+    /// For each state, in the order of discovery: its predecessor, and the index of the predecessor's action that
+    /// leads to it.
+    predecessors: Vec<(u32, u16)>,
     coverage: Coverage,
 }
 
@@ -261,10 +261,10 @@ impl Search {
         let mut seen = FingerprintSet::default();
         seen.insert(fingerprint(initial));
         let coverage = Coverage { states: 1, ..Coverage::default() };
-        Self { seen, ways: vec![(0, 0)], coverage }
+        Self { seen, predecessors: vec![(0, 0)], coverage }
     }
 
-    /// Visits all states one action away; new ones go to `next`.
+    /// Visits all successors of a state; new ones are added to `next`.
     fn expand<M: Model>(
         &mut self,
         index: u32,
@@ -285,8 +285,8 @@ impl Search {
             if !self.seen.insert(fingerprint(&after)) {
                 continue;
             }
-            let found = self.ways.len() as u32;
-            self.ways.push((index, choice as u16));
+            let found = self.predecessors.len() as u32;
+            self.predecessors.push((index, choice as u16));
             self.coverage.states += 1;
             if let Some(violation) = after.violation() {
                 return Err((found, violation));
@@ -296,12 +296,12 @@ impl Search {
         Ok(())
     }
 
-    /// The failure of a state, with the trace and transcript that lead to it.
+    /// Creates the failure of a state, with the trace and transcript that lead to it.
     fn failure<M: Model>(&self, initial: &M, at: u32, violation: Violation) -> Failure<M::Action> {
         let mut choices = Vec::new();
         let mut index = at;
         while index != 0 {
-            let (before, choice) = self.ways[index as usize];
+            let (before, choice) = self.predecessors[index as usize];
             choices.push(choice);
             index = before;
         }
@@ -311,7 +311,7 @@ impl Search {
             trace.push(action.clone());
             state.apply(action);
         }
-        tell(initial, trace, violation, self.coverage)
+        describe_failure(initial, trace, violation, self.coverage)
     }
 }
 
@@ -321,19 +321,19 @@ fn fingerprint(state: &impl Hash) -> u128 {
     hasher.value()
 }
 
-/// Part of a state that most actions leave as it is: it is copied when it is changed, and hashed once.
+/// Part of a state that most actions leave unchanged: copied on modification, and hashed once.
 #[derive(Clone, Debug)]
 pub struct CopyOnWrite<T>(Rc<Hashed<T>>);
 
 #[derive(Clone, Debug)]
 struct Hashed<T> {
     value: T,
-    /// Of the value, when it has been asked for since the last change.
+    /// Fingerprint of the value, if computed since the last modification.
     fingerprint: Cell<Option<u128>>,
 }
 
 impl<T> CopyOnWrite<T> {
-    /// Holds this.
+    /// Creates a shared copy of a value.
     pub fn new(value: T) -> Self {
         Self(Rc::new(Hashed { value, fingerprint: Cell::new(None) }))
     }
@@ -438,37 +438,37 @@ impl Hasher for Fingerprint {
     }
 }
 
-/// A set of fingerprints: open addressing over them alone, for they are uniform already.
+/// A set of fingerprints with open addressing; fingerprints are uniform, so they serve as hashes.
 #[derive(Default)]
 struct FingerprintSet {
-    /// A power of two of places; 0 is an empty one.
-    places: Vec<u128>,
+    /// Entries, a power of two of them; 0 is an empty one.
+    entries: Vec<u128>,
     len: usize,
 }
 
 impl FingerprintSet {
-    /// Adds a fingerprint; false when it was there.
+    /// Adds a fingerprint; false if it was present.
     fn insert(&mut self, fingerprint: u128) -> bool {
-        if self.len * 4 >= self.places.len() * 3 {
+        if self.len * 4 >= self.entries.len() * 3 {
             self.grow();
         }
         let fingerprint = fingerprint.max(1);
-        let mask = self.places.len() - 1;
+        let mask = self.entries.len() - 1;
         let mut place = (fingerprint >> 64) as usize & mask;
-        while self.places[place] != 0 {
-            if self.places[place] == fingerprint {
+        while self.entries[place] != 0 {
+            if self.entries[place] == fingerprint {
                 return false;
             }
             place = (place + 1) & mask;
         }
-        self.places[place] = fingerprint;
+        self.entries[place] = fingerprint;
         self.len += 1;
         true
     }
 
     fn grow(&mut self) {
-        let larger = (self.places.len() * 2).max(1 << 10);
-        let old = std::mem::replace(&mut self.places, vec![0; larger]);
+        let larger = (self.entries.len() * 2).max(1 << 10);
+        let old = std::mem::replace(&mut self.entries, vec![0; larger]);
         self.len = 0;
         for fingerprint in old.into_iter().filter(|place| *place != 0) {
             self.insert(fingerprint);
@@ -480,7 +480,7 @@ impl FingerprintSet {
 mod tests {
     use super::*;
 
-    /// Two clocks that go round; wrong when both show `forbidden`.
+    /// Two clocks with hands that go round; a violation if both show `forbidden`.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Clocks {
         hands: [u8; 2],
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_a_shortest_trace_and_tells_it() {
+    fn finds_and_describes_a_shortest_trace() {
         let clocks = Clocks { forbidden: Some(3), ..Clocks::new(12) };
         let failure = Explorer::new().explore(&clocks).failure().expect("a failure");
         assert_eq!(failure.trace.len(), 6);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_where_nothing_is_enabled() {
+    fn states_without_actions_are_detected() {
         let clocks = Clocks { stops: true, ..Clocks::new(5) };
         let failure = Explorer::new().explore(&clocks).failure().expect("a failure");
         assert_eq!(failure.violation, Violation::new("no hand moves"));
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_far_and_repeats_itself() {
+    fn walks_are_long_and_reproducible() {
         let clocks = Clocks { forbidden: Some(29), ..Clocks::new(30) };
         assert_eq!(walk(&clocks, 1, 40).map_err(|failure| failure.transcript), Ok(40));
         let fail = |seed| walk(&clocks, seed, 1_000_000).expect_err("meets the hour some day");
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_to_its_bounds_and_reports_progress() {
+    fn bounds_are_respected() {
         let mut calls = 0;
         let mut progress = |_: Coverage, _: usize| calls += 1;
         let explorer = Explorer::new().bounds(100_000, 1_000_000);

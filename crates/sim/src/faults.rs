@@ -1,19 +1,19 @@
-//! Which nodes die, stall or lose each other, and when: drawn from a seed, printed on one line.
+//! Fault plans: deaths, stalls and broken links of nodes with their times, drawn from a seed and printed on one line.
 
 use crate::fabric::SimNet;
 use crate::random::Random;
 use std::fmt;
 
-/// Something that goes wrong.
+/// A fault of a node or a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The node dies; [`SimNet::kill`].
     Kill(String),
     /// Its program stops; [`SimNet::pause`].
     Pause(String),
-    /// Its program and adapter stop; [`SimNet::freeze`].
+    /// The program and its adapter stop; [`SimNet::freeze`].
     Freeze(String),
-    /// It continues; [`SimNet::resume`].
+    /// The node continues; [`SimNet::resume`].
     Resume(String),
     /// Every link between the two breaks; [`SimNet::cut`].
     Cut(String, String),
@@ -32,7 +32,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Lets it happen. A fault of a node that is dead already is none.
+    /// Performs the fault. Faults of a dead node have no effect.
     pub fn perform(&self, net: &SimNet) {
         match self {
             Self::Kill(node) => net.kill(node),
@@ -44,37 +44,37 @@ impl Fault {
     }
 }
 
-/// How many faults of each kind a drawn plan has at most.
+/// Maximum numbers of faults of a drawn plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultLimits {
-    /// Deaths; at least one node survives in any case.
+    /// Maximum number of deaths; at least one node survives in any case.
     pub kills_max: u64,
-    /// Stalls, each of one node.
+    /// Maximum number of stalls, each of one node.
     pub stalls_max: u64,
-    /// How long a stall lasts at most.
+    /// Maximum duration of a stall.
     pub stall_ns_max: u64,
-    /// Broken links.
+    /// Maximum number of broken links.
     pub cuts_max: u64,
-    /// When the last fault begins at the latest.
+    /// Latest time at which a fault begins.
     pub horizon_ns: u64,
 }
 
-/// Faults by time.
+/// Faults with their times.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// In rising order of time.
+    /// Pending faults in rising order of time.
     due: Vec<(u64, Fault)>,
 }
 
 impl FaultPlan {
-    /// These faults, at these times.
+    /// Creates a plan of these faults at these times.
     pub fn new(faults: impl IntoIterator<Item = (u64, Fault)>) -> Self {
         let mut due: Vec<_> = faults.into_iter().collect();
         due.sort_by_key(|(at_ns, _)| *at_ns);
         Self { due }
     }
 
-    /// Faults of these nodes within the limits. Every stall ends, also that of a plan's last moment.
+    /// Draws faults of these nodes within the limits. Every stall ends, even one that begins at the horizon.
     pub fn draw(seed: u64, nodes: &[&str], limits: &FaultLimits) -> Self {
         let mut random = Random::new(seed ^ 0x6661_756c_7473);
         let mut faults = Vec::new();
@@ -108,13 +108,13 @@ impl FaultPlan {
         Self::new(faults)
     }
 
-    /// When the next fault is due.
+    /// Returns the time of the next fault.
     pub fn next_ns(&self) -> Option<u64> {
         self.due.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// One step of the net, or the next fault if that is due before. What happened: `None` when
-    /// neither had anything to do, else the fault, if it was one.
+    /// Performs one step of the net, or the next fault if that is due earlier. Returns `None` if there was neither,
+    /// else the fault, if it was one.
     pub fn step(&mut self, net: &SimNet) -> Option<Option<Fault>> {
         let event_ns = net.next_event_ns();
         match self.next_ns() {

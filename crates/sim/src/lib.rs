@@ -1,4 +1,4 @@
-//! Simulation and proof of Farside's machines: the explorer, one model per machine, the simulated
+//! Simulation and verification of Farside's state machines: the explorer, one model per machine, the simulated
 //! fabric, litmus tests and checkers.
 #![forbid(unsafe_code)]
 

@@ -1,23 +1,23 @@
-//! A stage for performance studies: programs that take processor time, on a simulated network with a
-//! [hardware profile](crate::fabric::HardwareProfile).
+//! Performance studies: programs that take processor time, on a simulated network with a [hardware
+//! profile](crate::fabric::HardwareProfile).
 //!
-//! A discrete-event simulation. Each actor is one thread of a program, on a node, with its own clock. The stage
-//! performs what is earliest: the next event of the network, or the actor with the earliest clock. An actor runs at
-//! its clock until its `run` returns. Each call of a port advances the clock, so that a request posted second is
-//! later; so does the time that `run` reports. It sees the concurrent actions of other actors in its next run.
+//! A discrete-event simulation. Each actor is one thread of a program, on a node, with a separate clock. The
+//! simulation always performs the earliest step: the next event of the network, or a run of the actor with the
+//! earliest clock. An actor runs at its clock until its `run` returns. Each call of a port advances the clock, so a
+//! later request is posted later; so does the time that `run` reports. An actor sees the concurrent actions of other
+//! actors in its next run.
 //!
-//! An actor that found nothing to do rests until an event at its node, or until another actor of that node has done
-//! something. It continues at its next poll interval, as if it had polled all the time, or after the wake-up time if it
-//! slept.
+//! An actor without work rests until an event at its node, or until another actor of that node has done something. It
+//! continues at its next poll interval, as if it had polled all the time, or after the wake-up time if it slept.
 //!
-//! | what | costs |
+//! | operation | cost |
 //! | --- | --- |
 //! | calls of ports | [`ProcessorCosts`], as the fabric counts them |
 //! | local work | [`Spent`], as the actor reports |
-//! | an unsuccessful poll | one run of the actor, however often it would have polled |
+//! | an unsuccessful poll | one run of the actor, independent of the number of polls that it stands for |
 //!
-//! Everything follows from the options of the net, the seed and the actors: no real time, no thread.
-//! What an actor does to memory it does at the beginning of its run, whatever the run costs.
+//! The result is a function of the options of the net, the seed and the actors: no real time, no threads. Memory
+//! accesses of an actor happen at the beginning of its run, independent of the cost of the run.
 //!
 //! Not modelled: cores shared by threads, caches, and the operating system except `wake_ns`.
 
@@ -26,7 +26,7 @@ use farside_base::BackPressure;
 
 /// One thread of a program.
 pub trait Actor {
-    /// Does what there is to do now, and returns soon: what it waits for comes after it has returned.
+    /// Performs the work that is ready and returns without waiting: awaited events happen only after it has returned.
     fn run(&mut self) -> Spent;
 }
 
@@ -36,8 +36,8 @@ impl<A: Actor + ?Sized> Actor for Box<A> {
     }
 }
 
-/// What an actor did in one run besides calling ports, and how it continues. Work before a post is charged by
-/// [`SimNet::spend_ns`] at once, so that it delays the post.
+/// The work of an actor in one run apart from calls of ports, and how it continues. Work that delays a post is
+/// charged by [`SimNet::spend_ns`] before that post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     /// Bytes copied.
@@ -46,11 +46,11 @@ pub struct Spent {
     pub zeroed_bytes: u64,
     /// Bytes compared or hashed.
     pub compared_bytes: u64,
-    /// Loaded words that had not changed.
+    /// Number of loaded words that had not changed.
     pub loads: u64,
-    /// Loaded lines that an adapter or another core had written.
+    /// Number of loaded cache lines that an adapter or another core had written.
     pub misses: u64,
-    /// Anything else.
+    /// Other time.
     pub other_ns: u64,
     /// How it continues.
     pub then: Then,
@@ -59,21 +59,21 @@ pub struct Spent {
 /// How an actor continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Then {
-    /// It has more to do.
+    /// It has more work.
     #[default]
     Run,
-    /// It found nothing: no poll succeeds before something happens at its node.
+    /// It has no work: no poll succeeds before an event at its node.
     Poll,
     /// As `Poll`, but it runs again after at most this time in ns.
     PollAtMost(u64),
-    /// It sleeps until something happens at its node.
+    /// It sleeps until an event at its node.
     Sleep,
-    /// It is done and never runs again.
+    /// It has ended and never runs again.
     End,
 }
 
 impl Spent {
-    /// Nothing but what the fabric counted.
+    /// No local work: only what the fabric counted.
     pub const NOTHING: Self = Self {
         copied_bytes: 0,
         zeroed_bytes: 0,
@@ -84,7 +84,7 @@ impl Spent {
         then: Then::Run,
     };
 
-    /// What local work costs.
+    /// Returns the processor time of the local work.
     pub const fn local_ns(&self, costs: &ProcessorCosts) -> u64 {
         bytes_ns(self.copied_bytes, costs.copy_bytes_per_ns)
             + bytes_ns(self.zeroed_bytes, costs.zero_bytes_per_ns)
@@ -99,14 +99,14 @@ const fn bytes_ns(bytes: u64, bytes_per_ns: u64) -> u64 {
     if bytes_per_ns == 0 { 0 } else { bytes.div_ceil(bytes_per_ns) }
 }
 
-/// Why a stage stopped.
+/// Reason why a simulation stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
     /// The condition holds.
     Condition,
-    /// The time is over.
+    /// The time limit was reached.
     Time,
-    /// Nothing can happen any more.
+    /// No event is scheduled and no actor can run.
     Stuck,
 }
 
@@ -116,7 +116,7 @@ pub struct ActorNetwork<A> {
     net: SimNet,
     costs: ProcessorCosts,
     news_everywhere: bool,
-    seats: Vec<ActorSlot<A>>,
+    slots: Vec<ActorSlot<A>>,
 }
 
 #[derive(Debug)]
@@ -132,7 +132,7 @@ struct ActorSlot<A> {
 #[derive(Clone, Copy, Debug)]
 enum Rest {
     Awake,
-    /// Polls at these intervals; runs at `until_ns` in any case.
+    /// Polls at this interval; runs at `until_ns` in any case.
     Polling {
         interval_ns: u64,
         until_ns: u64,
@@ -142,7 +142,7 @@ enum Rest {
 }
 
 impl<A> ActorSlot<A> {
-    /// When it runs if nothing happens before.
+    /// Time of the next run if nothing wakes it earlier.
     fn next_ns(&self) -> Option<u64> {
         match self.rest {
             Rest::Awake => Some(self.clock_ns),
@@ -151,7 +151,7 @@ impl<A> ActorSlot<A> {
         }
     }
 
-    /// Something happened at its node.
+    /// Wakes the actor because of an event at its node.
     fn notice(&mut self, at_ns: u64, costs: &ProcessorCosts) {
         let after_ns = at_ns.saturating_sub(self.clock_ns);
         match self.rest {
@@ -173,49 +173,48 @@ impl<A> ActorSlot<A> {
 }
 
 impl<A: Actor> ActorNetwork<A> {
-    /// A stage without actors.
+    /// Creates a simulation without actors.
     pub fn new(net: &SimNet, costs: ProcessorCosts) -> Self {
         let receives = net.options().capabilities.receiver_not_ready;
         let news_everywhere = receives == BackPressure::AtPost;
-        Self { net: net.clone(), costs, news_everywhere, seats: Vec::new() }
+        Self { net: net.clone(), costs, news_everywhere, slots: Vec::new() }
     }
 
-    /// Puts an actor on a node; it starts at the net's present time. Its number.
+    /// Adds an actor on a node, which starts at the net's current time. Returns its number.
     pub fn add(&mut self, node: &str, actor: A) -> usize {
         let node = self.net.node_number(node);
         let clock_ns = self.net.now_ns();
-        let seat = ActorSlot { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
-        self.seats.push(seat);
-        self.seats.len() - 1
+        let slot = ActorSlot { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
+        self.slots.push(slot);
+        self.slots.len() - 1
     }
 
-    /// An actor; only numbers that [`add`](Self::add) gave have one.
+    /// Returns an actor by the number that [`add`](Self::add) returned.
     pub fn actor(&self, number: usize) -> Option<&A> {
-        self.seats.get(number).map(|seat| &seat.actor)
+        self.slots.get(number).map(|slot| &slot.actor)
     }
 
-    /// The same, to change; it is not charged for that.
+    /// Returns an actor for modification, which is not charged.
     pub fn actor_mut(&mut self, number: usize) -> Option<&mut A> {
-        self.seats.get_mut(number).map(|seat| &mut seat.actor)
+        self.slots.get_mut(number).map(|slot| &mut slot.actor)
     }
 
-    /// What an actor's clock shows.
+    /// Returns the clock of an actor.
     pub fn clock_ns(&self, number: usize) -> Option<u64> {
-        self.seats.get(number).map(|seat| seat.clock_ns)
+        self.slots.get(number).map(|slot| slot.clock_ns)
     }
 
-    /// How long an actor has run, without skipped unsuccessful polls.
+    /// Returns the time for which an actor has run, without skipped unsuccessful polls.
     pub fn busy_ns(&self, number: usize) -> Option<u64> {
-        self.seats.get(number).map(|seat| seat.busy_ns)
+        self.slots.get(number).map(|slot| slot.busy_ns)
     }
 
-    /// How often actors have run, as a measure of the cost of a study.
+    /// Returns the number of runs of all actors, as a measure of the cost of a study.
     pub fn runs(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.runs).sum()
+        self.slots.iter().map(|slot| slot.runs).sum()
     }
 
-    /// Lets everything happen until `done` holds, which is asked before each step, or nothing more
-    /// would happen up to `end_ns`.
+    /// Runs until `done` holds, which is checked before each step, or nothing is scheduled up to `end_ns`.
     pub fn run_until(&mut self, end_ns: u64, mut done: impl FnMut(&Self) -> bool) -> Stopped {
         loop {
             if done(self) {
@@ -240,14 +239,14 @@ impl<A: Actor> ActorNetwork<A> {
         }
     }
 
-    /// The actor that runs first, and when; the lower number of equals.
+    /// Returns the actor that runs first, and when; the lower number of simultaneous ones.
     fn first(&self) -> Option<(u64, usize)> {
-        let next = |(number, seat): (usize, &ActorSlot<A>)| Some((seat.next_ns()?, number));
-        self.seats.iter().enumerate().filter_map(next).min()
+        let next = |(number, slot): (usize, &ActorSlot<A>)| Some((slot.next_ns()?, number));
+        self.slots.iter().enumerate().filter_map(next).min()
     }
 
-    /// Makes the resting actors of a node poll again, after the caller has changed something there, such as resuming
-    /// it.
+    /// Makes the resting actors of a node poll again, after the caller has changed something at the node, such as
+    /// resuming it.
     pub fn wake(&mut self, node: &str) {
         if let Some(node) = self.net.living_number(node) {
             self.notice(Some(node), self.net.now_ns(), None);
@@ -264,25 +263,25 @@ impl<A: Actor> ActorNetwork<A> {
 
     /// Wakes the actors that rest at a node, or at any node.
     fn notice(&mut self, node: Option<usize>, at_ns: u64, except: Option<usize>) {
-        for (number, seat) in self.seats.iter_mut().enumerate() {
-            if node.is_none_or(|node| seat.node == node) && Some(number) != except {
-                seat.notice(at_ns, &self.costs);
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if node.is_none_or(|node| slot.node == node) && Some(number) != except {
+                slot.notice(at_ns, &self.costs);
             }
         }
     }
 
     fn run_one(&mut self, number: usize, at_ns: u64) {
         self.net.run_until_ns(at_ns);
-        let seat = &mut self.seats[number];
-        seat.time_out();
+        let slot = &mut self.slots[number];
+        slot.time_out();
         self.net.begin_program(at_ns, self.costs);
-        let spent = seat.actor.run();
+        let spent = slot.actor.run();
         let end_ns = self.net.end_program() + spent.local_ns(&self.costs);
-        // A run takes time, or the stage would never leave this instant.
+        // A run takes time, or the simulation would never leave this instant.
         let end_ns = end_ns.max(at_ns + 1);
-        seat.runs += 1;
-        seat.busy_ns += end_ns - at_ns;
-        seat.clock_ns = end_ns;
+        slot.runs += 1;
+        slot.busy_ns += end_ns - at_ns;
+        slot.clock_ns = end_ns;
         let interval_ns = end_ns - at_ns;
         let (rest, idle) = match spent.then {
             Then::Run => (Rest::Awake, false),
@@ -293,10 +292,10 @@ impl<A: Actor> ActorNetwork<A> {
             Then::Sleep => (Rest::Asleep, true),
             Then::End => (Rest::Ended, false),
         };
-        seat.rest = rest;
+        slot.rest = rest;
         if !idle {
-            // Where senders set receives aside, a receive posted here is news everywhere.
-            let here = Some(seat.node).filter(|_| !self.news_everywhere);
+            // If senders reserve receives, a receive posted here is news at every node.
+            let here = Some(slot.node).filter(|_| !self.news_everywhere);
             self.notice(here, end_ns, Some(number));
         }
     }
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_notices_its_neighbour_at_its_next_interval_and_costs_one_run() {
+    fn poller_without_events_at_its_node_costs_one_run() {
         let flag = Rc::new(Cell::new(false));
         let mut stage: ActorNetwork<Box<dyn Actor>> = ActorNetwork::new(&net(), EPYC_7742);
         let mut left = 1_000;

@@ -1,5 +1,4 @@
-//! What remote memory calls cost by count, on the simulated fabric (003 §4): round trips, requests,
-//! doorbells and bytes, exactly.
+//! Exact costs of remote memory calls on the simulated fabric (003 §4): round trips, requests, doorbells and bytes.
 
 use farside::call::Prices;
 use farside_fabric::FabricCounts;
@@ -12,7 +11,7 @@ use farside_sim::fabric::Traffic;
 const NODES: [u64; 6] = [1, 2, 4, 8, 16, 64];
 /// 1 KiB to 1 MiB.
 const BYTES: [u64; 6] = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
-/// What is read at a time of a buffer that is somewhere else.
+/// Number of bytes of a remote buffer that are read at a time.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 fn scene(nic: &Nic, place: SimSite) -> CallScene {
@@ -55,7 +54,7 @@ fn a_one_sided_search_is_a_read_for_each_node() {
         assert_eq!((nic.requests(), host.requests()), (0, 0));
         assert_eq!(counted.host, [requests(nodes, 0), answers(nodes, 24 * nodes)]);
         assert_eq!(counted.nic, [Traffic::default(); 2]);
-        // One round trip after the other, each with 24 bytes at 80 ps, whose last nanosecond is rounded.
+        // Consecutive round trips, each with 24 bytes at 80 ps, rounded up to a nanosecond.
         assert_eq!(counted.took_ns, nodes * (ROUND_TRIP_NS + 2));
     }
 }
@@ -98,7 +97,7 @@ fn a_call_at_the_nic_is_one_round_trip_and_a_local_read_for_each_node() {
             assert_eq!(counted.host, [Traffic::default(); 2]);
             assert_eq!(counted.local, [requests(nodes, 0), answers(nodes, 24 * nodes)]);
             assert_eq!(counted.network_bytes(), 32);
-            // Bytes of both ways over the network, and of each node over the local link.
+            // Bytes of both directions over the network, and of each node over the local link.
             let network_ns = TO_NIC_NS + 2 + FROM_NIC_NS + 1;
             let local_ns = nic.host_round_trip_ns + 2;
             assert_eq!(counted.took_ns, network_ns + NIC_START_NS + nodes * local_ns);
@@ -107,7 +106,7 @@ fn a_call_at_the_nic_is_one_round_trip_and_a_local_read_for_each_node() {
 }
 
 #[test]
-fn the_checksum_of_a_buffer_moves_the_digest_alone() {
+fn checksum_transfers_only_the_digest() {
     let mut all = Vec::new();
     for place in SimSite::ALL {
         let mut scene = scene(&NFP6000, place);
@@ -121,7 +120,7 @@ fn the_checksum_of_a_buffer_moves_the_digest_alone() {
                     assert_eq!(counted.host, [requests(blocks, 0), answers(blocks, bytes)]);
                     assert_eq!(counted.network_bytes(), bytes);
                 }
-                // Program, buffer, length and seed there, the digest back.
+                // Program, buffer, length and seed in the request, the digest in the answer.
                 SimSite::Host | SimSite::Nic => assert_eq!(counted.network_bytes(), 32 + 8),
             }
             let local = if place == SimSite::Nic { bytes } else { 0 };
@@ -133,7 +132,7 @@ fn the_checksum_of_a_buffer_moves_the_digest_alone() {
 }
 
 #[test]
-fn calls_begun_between_two_turns_share_a_doorbell() {
+fn calls_between_two_polls_share_a_doorbell() {
     for place in [SimSite::Host, SimSite::Nic] {
         let mut scene = scene(&NFP6000, place);
         for calls in [1, 2, 7, 16] {

@@ -4,7 +4,7 @@
 use farside_sim::call_bench::{CALLS, PHASES, SimSite, Study, document, figures};
 
 #[test]
-fn the_chooser_is_near_the_best_place_in_each_phase_and_better_than_any_in_all() {
+fn placement_is_near_best_site_per_phase_and_best_overall() {
     let study = Study::run().expect("it runs");
     let mut best_places = Vec::new();
     for (phase, times) in PHASES.iter().zip(&study.phases) {
@@ -22,10 +22,10 @@ fn the_chooser_is_near_the_best_place_in_each_phase_and_better_than_any_in_all()
 }
 
 #[test]
-fn the_crossover_is_at_four_nodes_and_for_bluefield_nowhere() {
+fn crossover_is_at_four_nodes_and_absent_for_bluefield() {
     let all = figures().expect("they are measured");
     let scan = &all[0];
-    // Of the fastest it comes earlier; at four nodes both are faster than one-sided requests.
+    // With the fastest adapter the crossover is earlier; at four nodes both are faster than one-sided requests.
     assert_eq!(scan.crossover("NFP6000"), Some(2.0));
     assert_eq!(scan.crossover("LiquidIOII"), Some(4.0));
     assert_eq!(scan.crossover("BlueField-1"), None);
@@ -50,13 +50,13 @@ fn the_figures_have_the_shapes_of_the_paper() {
             assert!((1.0 / most..most).contains(&ratio), "{} {base:?} {point:?}", line.name);
         }
     }
-    // 003 §5.1, of the fastest adapter: place by place, N = 1 first.
+    // 003 §5.1, with the fastest adapter: site by site, N = 1 first.
     let [client, host, nic] = [0, 1, 2].map(|at| &cost.lines[at].points);
     let last = client.len() - 1;
     assert!(client[0].1 < nic[0].1 && nic[0].1 < host[0].1, "latency of one access");
     assert!(host[last].1 < nic[last].1 && nic[last].1 < client[last].1, "latency of many");
     assert!(nic[last].0 < client[last].0 && host[last].0 < client[last].0, "cost of many");
-    assert!(nic[0].0 < host[0].0, "a core beside an adapter is cheaper");
+    assert!(nic[0].0 < host[0].0, "a core at an adapter is cheaper");
     // Unlike the paper: the host's core is paid for while a call waits for it.
     assert!(client[0].0 < host[0].0 && client[1].0 > host[1].0, "cost of one access, and of eight");
     assert!(nic[last].0 > host[last].0, "the host is cheaper in the end");

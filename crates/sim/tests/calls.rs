@@ -1,5 +1,5 @@
-//! Remote memory calls from seeds, on a network that breaks. `FARSIDE_RUNS` sets how many rounds,
-//! `FARSIDE_SEED` the first seed; a failure prints the line that repeats it.
+//! Remote memory calls from seeds, on a network with faults. `FARSIDE_RUNS` sets the number of rounds, `FARSIDE_SEED`
+//! the first seed; a failure prints the command that reproduces it.
 
 use farside_sim::call_soak::{Round, Tally};
 
@@ -35,7 +35,7 @@ fn canary_calls_that_run_twice_or_never_end_are_found() {
         plant(Some(mutant));
         let trouble = (0..1_000).find_map(|seed| Round::draw(seed).play().err());
         plant(None);
-        let trouble = trouble.expect("no seed finds it");
+        let trouble = trouble.expect("no seed detects the defect");
         assert!(trouble.starts_with(expected), "{trouble}");
     }
 }

@@ -1,5 +1,5 @@
 //! The findings of paper 001 §6, as ratios in virtual time on the profile of its cluster. The comment of each test
-//! quotes the paper; `crates/sim/CHANNELS.md` has the results here and the reasons for differences, and the last test
+//! quotes the paper; `crates/sim/CHANNELS.md` contains the results and the reasons for differences, and the last test
 //! compares it with the measurement.
 
 use farside::ErrorCode;
@@ -24,7 +24,7 @@ impl Figures {
         found.unwrap_or_else(|| panic!("no figure {label} in {:?}", self.0)).1
     }
 
-    /// A figure is between bounds.
+    /// Asserts that a figure is between bounds.
     #[track_caller]
     fn within(&self, label: &str, low: f64, high: f64) {
         let value = self.value(label);
@@ -42,7 +42,7 @@ impl Figures {
 #[test]
 fn a_copy_of_every_message_costs_latency_and_throughput_more_with_size() {
     let figures = Figures::of("zero-copy");
-    // A copy of 64 B may hide in the last poll of a round trip.
+    // A copy of 64 B may overlap with the last poll of a round trip.
     let mut last = 0.999;
     for bytes in [64, 1_024, 4_096, 16_384] {
         let trip = figures.value(&format!("round trip, {bytes} B"));
@@ -61,7 +61,7 @@ fn channels_of_one_half_round_trip_have_approximately_the_same_latency() {
     let figures = Figures::of("equal latency");
     let receives = [Kind::Send, Kind::SendShared, Kind::RingImmediate, Kind::WriteSlotImmediate];
     for kind in receives {
-        // Taking a receive costs the adapter and the processor 0.08 us each.
+        // Consuming a receive costs the adapter and the processor 0.08 us each.
         figures.within(&format!("{kind}, 64 B"), 1.0, 1.15);
         figures.within(&format!("{kind}, 1024 B"), 0.97, 1.03);
         figures.within(&format!("{kind}, 8192 B"), 0.97, 1.03);
@@ -111,7 +111,7 @@ fn shared_and_read_rings_are_slower_by_their_half_round_trips() {
 /// "The first peak depicts latencies when the receiver fetched the new bell with one READ request.
 /// The second one is when the fetching the new bell took two READ requests." (§6.1, figure 6)
 #[test]
-fn round_trips_of_read_rings_differ_by_one_more_look_at_the_bell() {
+fn round_trips_of_read_rings_differ_by_one_read_of_the_bell() {
     let figures = Figures::of("read rings, spread");
     figures.within("64 B", 0.9, 1.2);
     figures.within("8192 B", 0.6, 1.2);
@@ -136,7 +136,7 @@ fn receives_limit_the_throughput_of_small_messages_only() {
                 let beside = figures.value(&format!("{other}, {bytes} B"));
                 assert!(large >= beside, "{kind} beside {other}, {bytes} B");
             }
-            assert!(large >= 1.0, "{kind} beside ring-inlined, {bytes} B");
+            assert!(large >= 1.0, "{kind} over ring-inlined, {bytes} B");
         }
     }
 }
@@ -144,7 +144,7 @@ fn receives_limit_the_throughput_of_small_messages_only() {
 /// "Our inlined bell algorithm without zeroing outperforms the counterpart with zeroing, as it does
 /// not require the CPU to clear processed messages." (§6.2, figure 7)
 #[test]
-fn without_zeroing_throughput_is_ahead_of_that_with_zeroing() {
+fn throughput_is_higher_without_zeroing() {
     let figures = Figures::of("zeroing, throughput");
     // The sender's doorbells are the limit of both.
     figures.within("ring-inlined, 64 B", 0.99, 1.1);
@@ -159,7 +159,7 @@ fn without_zeroing_throughput_is_ahead_of_that_with_zeroing() {
 fn a_detached_bell_costs_throughput_but_for_some_sizes() {
     let figures = Figures::of("detached bell, throughput");
     figures.within("ring-detached, 64 B", 0.6, 0.9);
-    // Ahead: the other receiver waits for two distant lines of each message.
+    // Faster, since the other receiver waits for two distant lines of each message.
     figures.within("ring-detached, 256 B", 1.0, 1.25);
     figures.within("ring-detached, 1024 B", 1.0, 1.25);
     figures.within("ring-detached, 4096 B", 0.95, 0.995);
@@ -178,7 +178,7 @@ fn a_head_at_the_adapter_saves_a_round_trip_of_the_bus() {
         figures.within(&format!("{kind}, tail, ns saved one way"), -1.0, 1.0);
         figures.within(&format!("{kind}, both, ns saved one way"), 0.8 * bus_ns, 1.05 * bus_ns);
         figures.within(&format!("{kind}, head, round trip"), 0.85, 0.95);
-        // One more READ of the tail, which comes back too soon.
+        // One more READ of the tail, which returns too early.
         let reads = |device| {
             let request = BenchRequest { device, ..BenchRequest::new(kind, 64, Pattern::PingPong) };
             measure(&request, &CONNECTX5).unwrap().sender_requests
@@ -198,7 +198,7 @@ fn a_head_at_the_adapter_serves_eight_clients_faster() {
     for kind in [Kind::SharedRingInlinedZeroing, Kind::SharedRingImmediate] {
         figures.within(&format!("{kind}, M/s with main memory"), 0.95 * atomics, 1.02 * atomics);
     }
-    // The receiver's processor is the limit then, and of the other one its receives.
+    // The receiver's processor is the limit then, and for the other channel its receives.
     figures.within("shared-ring-inlined-zeroing", 3.8, 4.5);
     figures.within("shared-ring-immediate", 2.2, 3.0);
 }
@@ -207,14 +207,14 @@ fn a_head_at_the_adapter_serves_eight_clients_faster() {
 /// fetching the bell [...] The detached bell performs better than the inlined one, as the detached
 /// bell allowed the clients to prefetch multiple records" (§6.3, figure 9b).
 #[test]
-fn of_read_rings_notices_are_ahead_of_detached_bells_and_those_of_inlined_ones() {
+fn read_ring_throughput_ranks_notify_detached_inlined() {
     let figures = Figures::of("broadcast");
     for bytes in [64, 256, 1_024, 4_096] {
         let notify = figures.value(&format!("read-ring-notify, {bytes} B"));
         let detached = figures.value(&format!("read-ring-detached, {bytes} B"));
-        // What notices cost the sender's processor is the limit for short messages.
+        // The sender's processor time for notifications is the limit for short messages.
         let least = if bytes <= 256 { 0.9 } else { 1.02 };
-        assert!(notify > least * detached, "{bytes} B: {notify} beside {detached}");
+        assert!(notify > least * detached, "{bytes} B: {notify}, detached {detached}");
         assert!(detached > 1.5, "{bytes} B: {detached}");
     }
 }
@@ -239,7 +239,7 @@ fn prefetching_more_costs_latency_of_small_records() {
     figures.within("1024 B", 1.03, 1.2);
     figures.within("4096 B", 1.2, 1.6);
     assert!(figures.value("8192 B") > figures.value("4096 B"));
-    // None at all takes two READs, where one is enough with a checksum.
+    // No prefetching takes two READs; with a checksum one is enough.
     assert!(figures.value("none") > figures.value("8192 B"));
 }
 
@@ -254,7 +254,7 @@ fn equal_requests_give_equal_entries() {
     }
 }
 
-/// One receiver has many senders, whichever channel it is.
+/// A receiver has several senders, for every channel.
 #[test]
 fn every_channel_is_measured_with_many_senders() {
     for kind in Kind::ALL {
@@ -266,7 +266,7 @@ fn every_channel_is_measured_with_many_senders() {
 }
 
 #[test]
-fn what_cannot_be_measured_says_why() {
+fn unmeasurable_requests_report_the_reason() {
     let cloud = ChannelCluster { name: "efa", capabilities: EFA, ..CONNECTX5 };
     let ring = BenchRequest::new(Kind::RingInlined, 64, Pattern::Stream);
     assert_eq!(measure(&ring, &cloud).unwrap_err().code, ErrorCode::FabricLacks);

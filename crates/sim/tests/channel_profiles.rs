@@ -1,5 +1,5 @@
-//! Which channel survives on which protocol of 001 Table 1, and that one which is forced onto a fabric
-//! without its guarantee is caught.
+//! Support of each channel by each protocol of 001 Table 1, and detection of a channel that is forced onto a fabric
+//! without its guarantee.
 
 use farside::ErrorCode;
 use farside::channel::{Kind, Options, Receiver, Sender};
@@ -16,7 +16,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/CHANNEL-PROFILES.md
 /// The profiles of the table, in its order.
 const COLUMNS: [&str; 5] = ["infiniband", "adaptive-routing", "unordered", "efa", "one-rma"];
 
-/// What is missing of each, or nothing.
+/// The missing capability on each profile, if any.
 type Cells = [Option<&'static str>; 5];
 
 #[rustfmt::skip]
@@ -47,7 +47,7 @@ fn profile(name: &str) -> Profile {
     PROFILES.into_iter().find(|profile| profile.name == name).unwrap()
 }
 
-/// What a fabric refuses a channel for.
+/// Returns the reason why a fabric refuses a channel.
 fn refused(kind: Kind, profile: &Profile) -> Option<String> {
     let options = Options::new(kind, MESSAGE);
     let net = profile.net(1);
@@ -62,7 +62,7 @@ fn refused(kind: Kind, profile: &Profile) -> Option<String> {
 }
 
 #[test]
-fn each_fabric_takes_what_suits_it_and_names_what_is_missing_for_the_rest() {
+fn fabric_accepts_supported_channels_and_names_missing_capability() {
     let mut wrong = Vec::new();
     for (kind, cells) in TABLE {
         for (column, cell) in COLUMNS.into_iter().zip(cells) {
@@ -76,7 +76,7 @@ fn each_fabric_takes_what_suits_it_and_names_what_is_missing_for_the_rest() {
 }
 
 #[test]
-fn what_is_taken_is_carried_in_every_schedule() {
+fn accepted_requests_complete_in_every_schedule() {
     for (kind, cells) in TABLE {
         for (column, _) in COLUMNS.into_iter().zip(cells).filter(|(_, cell)| cell.is_none()) {
             for seed in 0..20 {
@@ -126,13 +126,13 @@ fn the_document_is_the_table() {
     assert!(found == document(), "{DOCUMENT} should be:\n{}", document());
 }
 
-/// A fabric that declares more than it keeps.
-struct Lying {
+/// A fabric that declares stronger guarantees than it keeps.
+struct WeakFabric {
     inner: Arc<dyn Fabric>,
     declared: Capabilities,
 }
 
-impl Fabric for Lying {
+impl Fabric for WeakFabric {
     farside_fabric::forward!(
         name,
         host,
@@ -149,16 +149,17 @@ impl Fabric for Lying {
     }
 }
 
-/// The first of `seeds` seeds in which a channel that relies on order fails on an unordered fabric.
+/// Returns the first of `seeds` seeds in which a channel that relies on order fails on an unordered fabric.
 fn caught(kind: Kind, seeds: u64) -> Option<u64> {
     let weak = Profile {
         name: "lying",
-        // With atomics, so that the shared ring can begin at all.
+        // With atomics, since the shared ring requires them.
         capabilities: Capabilities { atomics: INFINIBAND.atomics, ..UNORDERED },
         write_by_read: false,
     };
     for seed in 0..seeds {
-        let wrap = |inner| -> Arc<dyn Fabric> { Arc::new(Lying { inner, declared: INFINIBAND }) };
+        let wrap =
+            |inner| -> Arc<dyn Fabric> { Arc::new(WeakFabric { inner, declared: INFINIBAND }) };
         let ground = Ground::wrapped(weak.net(seed), wrap);
         let round = Round::draw(kind, seed, 100, &INFINIBAND);
         match play(&round, &ground) {
@@ -166,8 +167,8 @@ fn caught(kind: Kind, seeds: u64) -> Option<u64> {
             Err(Trouble::Error(error)) if error.code == ErrorCode::ProtocolViolation => {
                 return Some(seed);
             }
-            // A bell may be lost under an older word, and then nothing comes any more; and a late
-            // WRITE may break its link.
+            // A bell may be overwritten by an older word, after which nothing arrives any more; and a late WRITE may
+            // break its link.
             Ok(_) | Err(Trouble::Stalled(_) | Trouble::Error(_)) => {}
             Err(other) => panic!("{other}\n{round}"),
         }
@@ -176,7 +177,7 @@ fn caught(kind: Kind, seeds: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_channel_that_trusts_a_fabric_without_order_is_caught() {
+fn channel_on_overstated_order_is_detected() {
     for kind in [
         Kind::RingInlined,
         Kind::RingDetached,
@@ -184,6 +185,6 @@ fn a_channel_that_trusts_a_fabric_without_order_is_caught() {
         Kind::SharedRingInlinedZeroing,
     ] {
         let seed = caught(kind, 40);
-        assert!(seed.is_some(), "{kind} got through");
+        assert!(seed.is_some(), "{kind} was not detected");
     }
 }

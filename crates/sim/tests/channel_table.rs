@@ -1,5 +1,5 @@
-//! Measures every cell of 001 Table 2 for every channel, on the simulated fabric, from what really
-//! crossed it, and compares with the cells that the product prints and with the paper's.
+//! Measures every cell of 001 Table 2 for every channel, from the requests on the simulated fabric, and compares with
+//! the cells that the product prints and with those of the paper.
 
 mod watch;
 
@@ -16,11 +16,11 @@ use farside_sim::fabric::{DelayRange, INFINIBAND, SimNet, SimOptions};
 use std::sync::Arc;
 use watch::{Posted, Record, RecordingFabric};
 
-/// How long one way takes; everything else takes no time.
+/// Time of one way; all other operations take no time.
 const TRIP_NS: u64 = 1_000_000;
 const MESSAGE: u32 = 1024;
 const SLOTS: u32 = 16;
-/// Messages over which requests are counted: fewer than make a receiver acknowledge.
+/// Number of messages over which requests are counted: too few to make a receiver acknowledge.
 const MORE: u32 = 4;
 
 fn net() -> SimNet {
@@ -41,7 +41,7 @@ fn options(kind: Kind, signal: Option<Signal>) -> Options {
     Options::new(kind, MESSAGE).slots(SLOTS).signal(signal)
 }
 
-/// Two connected ends with a record of what each posts and what arrives there.
+/// Two connected ends with a record of their posted requests and completions.
 struct ConnectedEnds {
     net: SimNet,
     sender: Sender,
@@ -81,7 +81,7 @@ impl ConnectedEnds {
             self.sender.progress().unwrap();
             self.net.step();
         }
-        panic!("it never happens");
+        panic!("the condition never holds");
     }
 
     fn settle(&mut self) {
@@ -111,7 +111,7 @@ impl ConnectedEnds {
         received.unwrap()
     }
 
-    /// Sends while the receiver polls, so that a sender that must be asked is asked.
+    /// Sends while the receiver polls, as some senders require requests of the receiver.
     fn exchange(&mut self, message: &[u8]) -> Message {
         let (mut sent, mut received) = (false, None);
         self.run(|scene| {
@@ -128,21 +128,21 @@ impl ConnectedEnds {
     }
 }
 
-/// What one message costs.
+/// Measured cost of one message.
 struct Cost {
     trips: u32,
     sender: u32,
     receiver: u32,
     requests: Requests,
-    /// The receiver had an event of the port without having asked for anything before.
+    /// Whether the receiver had an event of the port without a prior request.
     event: bool,
 }
 
 fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
     let mut scene = ConnectedEnds::new(&options(kind, signal));
     let message = scene.message();
-    // A fetch without request is measured from the fetch; a receiver that must name a destination or is notified polls
-    // from the beginning.
+    // A fetch without request is measured from the fetch; a receiver that must name a destination or is notified
+    // polls from the beginning.
     let asks_first = kind == Kind::ReadSlotIndirect;
     if asks_first {
         assert!(scene.receiver.poll().unwrap().is_none());
@@ -163,7 +163,7 @@ fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
     let asked = scene.at_receiver.take();
     let event = asked.arrived > 0;
     scene.receiver.release(received);
-    // What a receiver asks for beyond the first message is counted with the messages that it is for.
+    // Requests of a receiver for later messages are counted with those messages.
     scene.settle();
     for _ in 0..MORE {
         let received = scene.exchange(&message);
@@ -187,14 +187,14 @@ fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
     }
 }
 
-/// Whether what the fabric moved came out of the memory where the program had put it.
+/// Whether the transfer read the memory in which the program had stored the message.
 fn zero_copy_send(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
     }
     let mut scene = ConnectedEnds::new(&options(kind, None));
     if let Some(loan) = scene.sender.loan(64).unwrap() {
-        // The memory that is filled is the memory that is fetched.
+        // The filled memory is the fetched memory.
         loan.write(0, &[7; 64]).unwrap();
         assert_ne!(scene.sender.send_loan(loan, 64).unwrap(), Sent::Full);
         let received = scene.receive();
@@ -207,7 +207,7 @@ fn zero_copy_send(kind: Kind) -> Feature {
     let slices = [buffer.slice(128, 64).unwrap()];
     let (mut taken, mut refused, mut early) = (false, false, None);
     scene.run(|scene| {
-        // A sender may have to be asked first.
+        // Some senders require a request of the receiver first.
         early = early.take().or_else(|| scene.receiver.poll().unwrap());
         match scene.sender.send_slices(&slices) {
             Ok(Sent::Taken(_)) => taken = true,
@@ -228,7 +228,7 @@ fn zero_copy_send(kind: Kind) -> Feature {
     if sent.posted.iter().any(from_there) { Feature::Yes } else { Feature::No }
 }
 
-/// Whether the initiator of the transfer could say where the message goes.
+/// Whether the initiator of the transfer could choose the destination of the message.
 fn zero_copy_receive(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
@@ -261,8 +261,8 @@ fn zero_copy_receive(kind: Kind) -> Feature {
     Feature::Yes
 }
 
-/// A reserved slot is known to the sender before it writes, though it was not its choice: the first
-/// thing that it writes goes straight to where the message is received.
+/// A reserved slot is known to the sender before it writes, though it did not choose it: its first WRITE goes
+/// directly to the destination of the message.
 fn granted(kind: Kind, scene: &mut ConnectedEnds) -> Feature {
     scene.settle();
     let message = scene.message();
@@ -305,11 +305,11 @@ fn receive_into(scene: &mut ConnectedEnds) -> Feature {
         posted.kind == CompletionKind::Read
             && posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (256, 64))
     };
-    assert!(asked.posted.iter().any(to_there), "the READ puts it where it belongs");
+    assert!(asked.posted.iter().any(to_there), "the READ places the bytes at the destination");
     Feature::Yes
 }
 
-/// The receiver names a place in its own buffer and the sender's WRITE goes there.
+/// The receiver names a destination in its buffer and the sender's WRITE goes there.
 fn indirect(scene: &mut ConnectedEnds, message: &[u8]) -> Feature {
     let received = scene.exchange(message);
     let place = received.place().unwrap();
@@ -318,11 +318,11 @@ fn indirect(scene: &mut ConnectedEnds, message: &[u8]) -> Feature {
     if there { Feature::Yes } else { Feature::No }
 }
 
-/// Messages that fit until the channel is full.
+/// Number of messages that fit into the channel.
 fn capacity(kind: Kind, bytes: usize) -> usize {
     let ring = Some(u64::from(SLOTS) * 2048);
     let slots = if kind == Kind::RingImmediate || kind == Kind::SharedRingImmediate {
-        512 // receives, so that the ring is what fills
+        512 // receives: the ring fills first
     } else {
         SLOTS
     };
@@ -343,8 +343,8 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
     count
 }
 
-/// Whether a short message takes less of the memory than a long one: by how many of each fit, or by
-/// how much is fetched for one where the memory is the sender's.
+/// Whether a short message takes less memory than a long one: measured by the number of each that fit, or by the
+/// bytes fetched for one if the memory is the sender's.
 fn variable_size(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
@@ -355,14 +355,14 @@ fn variable_size(kind: Kind) -> Feature {
         assert_eq!(received.len(), 64);
         let fetched = scene.at_receiver.take();
         let most = fetched.posted.iter().map(|posted| posted.bytes).max().unwrap_or(0);
-        let named = kind == Kind::ReadSlotIndirect; // it named a place for the longest
+        let named = kind == Kind::ReadSlotIndirect; // it named a destination for the longest message
         return if most >= u64::from(MESSAGE) || named { Feature::No } else { Feature::Yes };
     }
     let (short, long) = (capacity(kind, 64), capacity(kind, MESSAGE as usize));
     if short >= 4 * long { Feature::Yes } else { Feature::No }
 }
 
-/// Memory of the end that listens and has `peers` of them.
+/// Memory of the listening end with `peers` peers.
 fn memory(options: &Options, peers: u16, many_senders: bool) -> u64 {
     let net = net();
     let (kind, options) = (options.kind, options.peers(peers));
@@ -393,7 +393,7 @@ fn memory(options: &Options, peers: u16, many_senders: bool) -> u64 {
     sender.registered_bytes()
 }
 
-/// A peer costs memory when it costs an eighth of what its messages in flight may take.
+/// A peer costs memory if it costs an eighth of the maximum size of its messages in flight.
 fn growth(options: &Options, many_senders: bool) -> Growth {
     let (one, many) = (memory(options, 1, many_senders), memory(options, 64, many_senders));
     let each = many.saturating_sub(one) / 63;
@@ -401,13 +401,13 @@ fn growth(options: &Options, many_senders: bool) -> Growth {
     if each >= u64::from(slots * MESSAGE) / 8 { Growth::Linear } else { Growth::Constant }
 }
 
-/// A fabric that declares more than it keeps.
-struct Lying {
+/// A fabric that declares stronger guarantees than it keeps.
+struct WeakFabric {
     inner: Arc<dyn Fabric>,
     declared: Capabilities,
 }
 
-impl Fabric for Lying {
+impl Fabric for WeakFabric {
     farside_fabric::forward!(
         name,
         host,
@@ -424,12 +424,12 @@ impl Fabric for Lying {
     }
 }
 
-/// Schedules that each order is tried in.
+/// Number of schedules per order.
 const SEEDS: u64 = 24;
-/// Messages of a schedule: some rounds of the ring and of the mailboxes.
+/// Number of messages of a schedule: several rounds of the ring and of the mailboxes.
 const TRIED: u32 = 60;
 
-/// Message number `number`, of a length that differs from its neighbours'.
+/// Message number `number`, of a length that differs from the adjacent ones.
 fn tried(kind: Kind, number: u32) -> Vec<u8> {
     let more = if kind == Kind::SendBufferless { 0 } else { number * 37 % 300 };
     (0..4 + more)
@@ -437,16 +437,16 @@ fn tried(kind: Kind, number: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Whether every message comes whole and once where the fabric keeps no more order than this, whatever it
-/// declares. In which order messages come is not asked: that is the fabric's where they come by
-/// completions.
+/// Whether every message arrives whole and once if the fabric keeps only this order, whatever it declares. The order
+/// of arrival is not checked: it is the fabric's if messages arrive by completions.
 fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: u64) -> bool {
-    // Acknowledgements rest on completions here, so that they need no order.
+    // With placed completions, acknowledgements need no order.
     let declared = Capabilities { completion_means_placed: true, ..INFINIBAND };
     let keeps = Capabilities { message_order, byte_order, ..declared };
     let net = SimNet::new(seed, SimOptions::new(keeps));
-    let fabric =
-        |name: &str| -> Arc<dyn Fabric> { Arc::new(Lying { inner: net.fabric(name), declared }) };
+    let fabric = |name: &str| -> Arc<dyn Fabric> {
+        Arc::new(WeakFabric { inner: net.fabric(name), declared })
+    };
     let kind = options.kind;
     let mut receiver = Receiver::listen(fabric("receiver"), "order", options).unwrap();
     let mut sender = Sender::connect(fabric("sender"), "order", options).unwrap();
@@ -488,8 +488,8 @@ fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: 
     false
 }
 
-/// The least order with which every schedule brings all messages, by taking guarantees away from a fabric
-/// that declares them still.
+/// The weakest order with which every schedule delivers all messages, found by removing guarantees from a fabric that
+/// still declares them.
 fn order(kind: Kind) -> Order {
     let least = |signal| {
         let options = Options::new(kind, 320).slots(8).ring_bytes(4096).signal(signal);
@@ -519,7 +519,7 @@ fn measure(kind: Kind) -> Row {
         _ => Feature::SecondChannel,
     };
     let repeats = |count| match kind {
-        // A bell that is no news is fetched again; a place or room may have to be asked for again.
+        // An unchanged bell is fetched again; a destination or free space may have to be requested again.
         Kind::ReadSlotDetached
         | Kind::ReadSlotInlined
         | Kind::ReadRingDetached
@@ -548,7 +548,7 @@ fn measure(kind: Kind) -> Row {
     }
 }
 
-/// The columns in which two rows differ, with both cells.
+/// Returns the columns in which two rows differ, with both cells.
 fn differences(one: &Row, other: &Row) -> Vec<(&'static str, String, String)> {
     let mut all = Vec::new();
     macro_rules! compare {
@@ -574,7 +574,7 @@ fn every_cell_is_what_is_printed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The requests and completions of both ends over some rounds of the memory.
+/// Returns the requests and completions of both ends over several rounds of the memory.
 fn traffic(options: &Options) -> (Record, Record) {
     let mut scene = ConnectedEnds::new(&options.slots(SLOTS));
     let message = scene.message();
@@ -589,9 +589,9 @@ fn is_passive(record: &Record) -> bool {
     record.posted.is_empty() && record.receives == 0 && record.arrived == 0
 }
 
-/// 001 §3: an end is passive if it submits no work request and takes nothing from a completion queue.
+/// 001 §3: an end is passive if it submits no work request and consumes no completion.
 #[test]
-fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
+fn advisor_marks_passive_exactly_the_ends_that_post_nothing() {
     for (need, of_sender) in [(Need::PassiveSender, true), (Need::PassiveReceiver, false)] {
         let usual = Requirements::default().needs([need]).message_bytes_max(MESSAGE);
         let requirements = |kind| match kind {
@@ -601,7 +601,7 @@ fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
         for kind in Kind::ALL {
             let advice = advise(&requirements(kind), &INFINIBAND);
             let advised = advice.candidates.iter().find(|candidate| candidate.kind == kind);
-            // Otherwise as little as the channel can post.
+            // Otherwise the least that the channel can post.
             let receiver_reads = kind.family() != Family::SendReceive && !of_sender;
             let least = options(kind, Some(Signal::Word))
                 .acknowledge(receiver_reads.then_some(Acknowledge::ReadTail));
@@ -615,7 +615,7 @@ fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
 
 /// As in the paper: a receiver that chooses the destinations of its fetches keeps no memory for each sender.
 #[test]
-fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
+fn receivers_of_offers_only_keep_no_memory_per_sender() {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.shares_sender()) {
         let options = Options::new(kind, MESSAGE).offers_only(true);
         assert_eq!(growth(&options, true), Growth::Constant, "{kind}");
@@ -624,7 +624,7 @@ fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
 }
 
 #[test]
-fn every_cell_that_is_not_the_papers_has_its_reason_and_no_other_has_one() {
+fn deviating_cells_have_reasons_and_others_none() {
     let mut without = Vec::new();
     let mut with = 0;
     for (printed, paper) in MEASURED.iter().zip(&PAPER) {

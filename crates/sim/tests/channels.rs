@@ -1,5 +1,5 @@
-//! A short soak of every channel on every fabric (`channel_soak` is the long one), and deaths of ends
-//! at random moments.
+//! A short soak of every channel on every fabric (`channel_soak` is the long one), and deaths of ends at random
+//! moments.
 
 use farside::channel::{Kind, Options};
 use farside_fabric::{Fabric, MemFabric};
@@ -28,7 +28,7 @@ fn each_on(name: &str, ground: &dyn Fn(u64) -> Ground) {
             "cargo run --release -p farside-sim --example channel_soak -- --fabric {name} --channel \
              {kind} --seed 1 --messages {ROUND_MESSAGES}"
         );
-        // Rounds of a tenth, so that there are several.
+        // Rounds of a tenth, to have several.
         for seed in 1..=10 {
             let ground = ground(seed);
             let round = Round::draw(kind, seed, ROUND_MESSAGES / 10, &ground.capabilities());
@@ -50,7 +50,7 @@ fn twenty_thousand_messages_of_each_channel_on_shm() {
 }
 
 #[test]
-fn every_profile_that_a_channel_survives_carries_it_in_every_schedule() {
+fn supported_profiles_deliver_in_every_schedule() {
     for kind in Kind::ALL {
         for profile in PROFILES {
             if unmet(&Options::new(kind, 1_000), &profile.capabilities).is_some() {

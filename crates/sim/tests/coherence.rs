@@ -1,10 +1,10 @@
-//! Exhaustive search over the coherence machines, and long random walks where there is too much to
-//! search. The numbers of states are asserted: a change of the machine or of the model shows.
+//! Exhaustive search over the coherence machines, and long random walks through systems that are too large to search.
+//! The numbers of states are asserted, which detects changes of the machine or of the model.
 
 use farside_sim::explorer::{Coverage, Explorer, Outcome, walk};
 use farside_sim::model::coherence::{Budget, CoherenceSetup, Lingers, System};
 
-/// How often a node may read, write, update, hold and evict.
+/// Numbers of reads, writes, updates, holds and evictions of a node.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
     Budget { reads, writes, updates, holds, evictions }
 }
@@ -158,7 +158,7 @@ fn three_nodes_one_line_of_which_one_dies() {
     holds(setup, (81_704, 277_752, 321, 32));
 }
 
-/// Nodes that are removed while they write into others' memory.
+/// Nodes that are removed while they write into the memory of others.
 fn lingering() -> [CoherenceSetup; 3] {
     let setup = CoherenceSetup {
         mortal: vec![0, 1],
@@ -188,16 +188,16 @@ fn lingering() -> [CoherenceSetup; 3] {
 }
 
 #[test]
-fn removed_nodes_write_into_nothing_that_serves_for_something_else() {
+fn removed_nodes_write_only_quarantined_memory() {
     let [two, three, freed] = lingering();
     holds(two, (24_783, 90_667, 410, 21));
     holds(three, (86_053, 289_983, 327, 33));
     holds(freed, (525, 1_306, 15, 13));
 }
 
-/// The model can see what the quarantine of frames is for.
+/// The model can detect the violation that the quarantine of frames prevents.
 #[test]
-fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
+fn unquarantined_frame_of_removed_node_is_detected() {
     let [two, three, _] = lingering();
     for setup in [two, three] {
         let model = System::new(CoherenceSetup { lingers: Lingers::Untold, ..setup });
@@ -210,7 +210,7 @@ fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
     }
 }
 
-/// Nodes that overwrite a line while its removed owner may still write its home, or one of them.
+/// Nodes that overwrite a line while its removed owner may still write its home, or another node's frame.
 fn healed_under_late_bytes() -> [CoherenceSetup; 2] {
     let home = vec![budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0)];
     let another = vec![budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 0, 0, 0, 0)];
@@ -241,15 +241,15 @@ fn renumbered(lingers: Lingers) -> CoherenceSetup {
 }
 
 #[test]
-fn number_of_a_removed_node_is_given_again_when_its_last_bytes_have_landed() {
+fn number_of_removed_node_is_reused_after_its_last_bytes() {
     holds(renumbered(Lingers::Told), (4_812, 11_314, 45, 33));
 }
 
-/// The model can see why a removal is not settled while a removed node lingers.
+/// The model can detect why a removal is not settled while a removed node lingers.
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "1 is a new node")]
-fn number_that_is_given_again_before_is_found() {
+fn reuse_of_number_before_settlement_is_detected() {
     let model = System::new(renumbered(Lingers::Renumbered));
     let failure = Explorer::new().explore(&model).failure();
     panic!("{failure:?}");
@@ -336,9 +336,9 @@ fn three_nodes_one_line_and_a_number_that_is_given_again() {
     holds(writing, (53_209, 141_476, 340, 36));
 }
 
-/// The owner would write into the cache of the next bearer.
+/// The owner would write into the cache of the next node with that number.
 #[test]
-fn recall_that_names_a_former_bearer_is_found() {
+fn recall_of_previous_holder_of_number_is_detected() {
     let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 0, 0, 0, 0)],
@@ -420,7 +420,7 @@ fn four_nodes_one_line() {
     holds(setup, (550_147, 2_126_447, 184, 37));
 }
 
-/// Walks of a few hundred actions each, until every budget is spent and everything is at rest.
+/// Walks of a few hundred actions each, until every budget is used up and nothing is in flight.
 fn walks(setup: CoherenceSetup, seeds: u64) {
     let system = System::new(setup);
     for seed in 0..seeds {
@@ -430,7 +430,7 @@ fn walks(setup: CoherenceSetup, seeds: u64) {
     }
 }
 
-/// How many walks of each kind.
+/// Number of walks of each kind.
 const WALKS: u64 = 1_000;
 
 #[test]

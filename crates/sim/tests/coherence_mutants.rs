@@ -1,12 +1,11 @@
-//! Each planted defect of the coherence machine, and a search that meets it. `MUTANTS.md` has the
-//! table.
+//! Each planted defect of the coherence machine, with a search that detects it. `MUTANTS.md` has the table.
 #![cfg(canary)]
 
 use farside_protocol::coherence::CoherenceMutant;
 use farside_sim::explorer::{Explorer, Outcome};
 use farside_sim::model::coherence::{Budget, CoherenceSetup, Lingers, System};
 
-/// How often a node may read, write, update, hold and evict.
+/// Numbers of reads, writes, updates, holds and evictions of a node.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
     Budget { reads, writes, updates, holds, evictions }
 }
@@ -40,12 +39,12 @@ fn three() -> CoherenceSetup {
     line(&[budget(0, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
 }
 
-/// The same, all evicting.
+/// Three nodes, all evicting.
 fn three_evicting() -> CoherenceSetup {
     line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)])
 }
 
-/// The same, one dying.
+/// Three nodes, one of which dies.
 fn three_dying() -> CoherenceSetup {
     CoherenceSetup {
         mortal: vec![0, 1],
@@ -64,7 +63,7 @@ fn two_dying() -> CoherenceSetup {
     CoherenceSetup { mortal: vec![0, 1], deaths: 1, ..two() }
 }
 
-/// One updates, the other one dies meanwhile and another gets its number.
+/// One node updates, a second one dies meanwhile, and a third one gets its number.
 fn three_reusing() -> CoherenceSetup {
     CoherenceSetup {
         mortal: vec![2],
@@ -85,7 +84,7 @@ fn two_writing_back() -> CoherenceSetup {
     CoherenceSetup { write_backs: 1, flushes: 1, ..line(&budgets) }
 }
 
-/// Three nodes, one of which dies, and whole writes.
+/// Three nodes, one of which dies, and overwrites of the whole line.
 fn three_healing() -> CoherenceSetup {
     let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
     CoherenceSetup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
@@ -98,7 +97,7 @@ fn two_healing_under_late_bytes() -> CoherenceSetup {
     CoherenceSetup { lingers: Lingers::Told, ..setup }
 }
 
-/// The search must find that something is wrong, and that it is what the defect makes wrong.
+/// Asserts that the search finds the violation that the defect causes, and none without the defect.
 #[track_caller]
 fn caught(mutant: CoherenceMutant, setup: &CoherenceSetup, expected: &str) {
     let sound = Explorer::new().explore(&System::new(setup.clone()));

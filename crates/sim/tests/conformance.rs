@@ -1,4 +1,4 @@
-//! The simulated fabric under the suite of all fabrics, with several sets of capabilities.
+//! The conformance suite of all fabrics on the simulated fabric, with several sets of capabilities.
 
 use farside_base::{AtomicScope, BackPressure, Capabilities, WordScope};
 use farside_fabric::conformance::{Subject, run_case};
@@ -21,7 +21,7 @@ impl Sim {
         Self::with(seed, SimOptions::draw(seed, capabilities))
     }
 
-    /// On the hardware profile: one schedule, which a test of any seed has to survive too.
+    /// Creates a subject on the hardware profile: one schedule, with which tests of any seed must pass too.
     fn on_hardware(seed: u64, capabilities: Capabilities) -> Self {
         Self::with(seed, SimOptions::on_hardware(capabilities, CONNECTX5_ROCE))
     }
@@ -150,7 +150,7 @@ mod small {
     conformance_suite!(Sim::new(6, SMALL));
 }
 
-/// The randomized cases with as many seeds as schedules, on every set of capabilities.
+/// Runs the randomized cases with 100 seeds, each a different schedule, on every set of capabilities.
 #[test]
 fn randomized_cases_agree_with_their_oracles_on_100_seeds() {
     let sets = [

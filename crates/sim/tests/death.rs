@@ -24,8 +24,8 @@ fn lines(cluster: &mut SimCluster, home: u16) -> Result<Vec<GlobalAddress>, Stri
     Ok((0..LINES).filter_map(nth).collect())
 }
 
-/// Node 0 dies with requests of node 1 in flight, some of which it may have forwarded to node 2; then
-/// node 1 fills its cache with lines of node 2, several times over.
+/// Runs a scenario: node 0 dies with requests of node 1 in flight, some of which it may have forwarded to node 2;
+/// then node 1 fills its cache with lines of node 2, several times over.
 fn run(seed: u64) -> Result<(), String> {
     let mut cluster = SimCluster::start(seed, 3, (FRAMES / 8) as u16)?;
     let (lost, kept) = (lines(&mut cluster, 0)?, lines(&mut cluster, 2)?);

@@ -1,21 +1,21 @@
-//! The litmus tests at machine height: the pure coherence machines, exhaustively for up to two
-//! threads, by random walks beyond.
+//! The litmus tests at machine height: the pure coherence machines, exhaustively for up to two threads, by random
+//! walks for more.
 
 use farside_sim::litmus::{
     CATALOG, Litmus, LitmusReport, MemoryModel, ModelVerdict, machine_report,
 };
 
-/// Random walks of each test of three and of four threads.
+/// Number of random walks of each test with three and with four threads.
 const WALKS: [u64; 2] = [10_000, 20_000];
 
-/// Every `of`th test from `part` on holds, and shows what it should.
+/// Asserts that every `of`th test from `part` on holds, and that its allowed outcomes are observed.
 fn hold(part: usize, of: usize, threads: std::ops::RangeInclusive<usize>) {
     let chosen = |litmus: &&Litmus| threads.contains(&litmus.threads.len());
     for litmus in CATALOG.iter().filter(chosen).skip(part).step_by(of) {
         let walks = WALKS[usize::from(litmus.threads.len() > 3)];
         let report = machine_report(litmus, 0, walks).and_then(LitmusReport::holds);
         let report = report.unwrap_or_else(|text| panic!("{text}"));
-        // The machine is as weak as the model, and the search strong enough to show it.
+        // The machine is as weak as the model, and the search strong enough to observe it.
         if litmus.verdict(MemoryModel::Pso) == ModelVerdict::Allowed {
             assert!(report.witness_seen() > 0, "never seen:\n{report}");
         }
@@ -51,7 +51,7 @@ mod canary {
     use farside_protocol::coherence::{Coherence, CoherenceMutant};
     use farside_sim::litmus::{LIMITS, LitmusReport, MemoryModel, machine_walks_with};
 
-    /// Which test shows the defect first, and how.
+    /// Returns the report of the first test that detects the defect.
     fn caught(mutant: CoherenceMutant) -> Option<String> {
         let machine = |node| Coherence::with_mutant(node, &LIMITS, mutant);
         CATALOG.iter().find_map(|litmus| {
@@ -62,7 +62,7 @@ mod canary {
         })
     }
 
-    /// Defects that healthy nodes can run into; the others need a death, a lock or a free.
+    /// Defects that occur without faults; the others need a death, a lock or a free.
     const DEFECTS: [CoherenceMutant; 14] = [
         CoherenceMutant::EvictionQueuedBehindRecall,
         CoherenceMutant::LevelFallsAfterPlace,

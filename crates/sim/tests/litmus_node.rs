@@ -2,12 +2,12 @@
 
 use farside_sim::litmus::{CATALOG, LitmusReport, MemoryModel, ModelVerdict, NodeSubject, observe};
 
-/// Runs of each test; `FARSIDE_RUNS` overrides it.
+/// Number of runs of each test; `FARSIDE_RUNS` overrides it.
 fn runs() -> u64 {
     std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
 }
 
-/// Every `of`th test from `part` on shows nothing forbidden.
+/// Asserts that every `of`th test from `part` on shows no forbidden outcome.
 fn hold(part: usize, of: usize) {
     for (number, litmus) in CATALOG.iter().enumerate().skip(part).step_by(of) {
         let seed = number as u64 * 1_000_000;
@@ -37,7 +37,7 @@ mod canary {
     use super::*;
     use farside::canary::{NodeMutant, plant};
 
-    /// The forbidden outcomes seen in all tests with a witness that fences forbid.
+    /// Returns the forbidden outcomes of all tests with fences.
     fn forbidden(mutant: Option<NodeMutant>, runs: u64) -> Option<String> {
         plant(mutant);
         let chosen = |name: &str| name.contains("fence");

@@ -4,7 +4,7 @@ use farside_fabric_shm::ShmFabric;
 use farside_sim::litmus::{CATALOG, LitmusReport, MemoryModel, Placement, WireSubject, run_free};
 use std::sync::Arc;
 
-/// Rounds of each test and placement; `FARSIDE_RUNS` overrides it.
+/// Number of rounds of each test and placement; `FARSIDE_RUNS` overrides it.
 fn rounds() -> u64 {
     std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(15)
 }

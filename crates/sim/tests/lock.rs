@@ -1,5 +1,5 @@
-//! Exhaustive search over the lock machines. The numbers of states are asserted, so that a change of
-//! the machine or of the model that shrinks what is searched is noticed.
+//! Exhaustive search over the lock machines. The numbers of states are asserted, which detects changes of the machine
+//! or of the model that reduce the search.
 
 use farside_base::Limits;
 use farside_protocol::lock::{Ask, Mode, Patience};
@@ -13,7 +13,7 @@ const TRY_WRITE: Ask = Ask::Lock { mode: Mode::Write, patience: Patience::Try };
 const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
 const TRY_UPGRADE: Ask = Ask::Upgrade { patience: Patience::Try };
 
-/// Visits every state and compares how many there are.
+/// Visits every state and checks their number.
 fn explore(setup: LockSetup, states: u64) {
     let coverage = Explorer::new().explore(&System::new(setup)).holds();
     let coverage = coverage.unwrap_or_else(|transcript| panic!("{transcript}"));
@@ -21,12 +21,12 @@ fn explore(setup: LockSetup, states: u64) {
     assert!(coverage.ends > 0);
 }
 
-/// A session that asks for the whole of line 0.
+/// A session that requests the whole of line 0.
 fn one(node: u16, asks: u8, menu: &[Ask]) -> SessionPlan {
     SessionPlan::new(node, asks, menu.iter().map(|ask| Choice::whole(0, *ask)).collect())
 }
 
-/// Writing the lines in this order.
+/// Write locks of the lines in this order.
 fn lines(lines: &[usize]) -> Vec<Choice> {
     lines.iter().map(|line| Choice::whole(*line, WRITE)).collect()
 }
@@ -99,7 +99,7 @@ fn sessions_are_closed() {
 }
 
 #[test]
-fn a_delegate_a_home_and_anybody_die() {
+fn delegate_home_and_any_node_die() {
     let sessions = || vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
     explore(LockSetup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
     explore(LockSetup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
@@ -172,7 +172,7 @@ fn a_line_is_lent() {
 }
 
 #[test]
-fn a_line_is_lent_by_those_who_die() {
+fn line_is_lent_by_dying_nodes() {
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 3, &[WRITE])];
     explore(LockSetup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 5_893);
     let sessions = vec![one(1, 3, &[WRITE]), one(2, 1, &[WRITE])];

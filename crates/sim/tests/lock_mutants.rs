@@ -1,4 +1,4 @@
-//! The search finds the seeded defects of the lock machines (`--cfg canary`).
+//! The search detects the planted defects of the lock machines (`--cfg canary`).
 #![cfg(canary)]
 
 use farside_base::Limits;
@@ -12,7 +12,7 @@ const TRY_WRITE: Ask = Ask::Lock { mode: Mode::Write, patience: Patience::Try };
 const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
 const TRY_UPGRADE: Ask = Ask::Upgrade { patience: Patience::Try };
 
-/// A session that asks for the whole of line 0.
+/// A session that requests the whole of line 0.
 fn one(node: u16, asks: u8, menu: &[Ask]) -> SessionPlan {
     SessionPlan::new(node, asks, menu.iter().map(|ask| Choice::whole(0, *ask)).collect())
 }
@@ -31,7 +31,7 @@ fn ring(nodes: [u16; 2], homes: [u16; 2]) -> LockSetup {
     LockSetup { homes: homes.into(), ..setup(4, sessions) }
 }
 
-/// Checks that the sound machines hold where each of the defective ones fails.
+/// Asserts that the sound machines hold and that each defective one fails.
 fn finds(setup: LockSetup, mutants: &[LockMutant]) {
     let sound = Explorer::new().explore(&System::new(setup.clone())).holds();
     sound.unwrap_or_else(|transcript| panic!("{transcript}"));
@@ -109,7 +109,7 @@ fn canary_lock_among_the_dead() {
 }
 
 #[test]
-fn canary_lock_among_those_to_be_told() {
+fn canary_lock_among_notifications() {
     let undoes = one(2, 2, &[WRITE]).with_undo();
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), undoes];
     let mutants = [

@@ -1,5 +1,5 @@
-//! Random walks through systems of locks that are too large to search: two to four nodes, up to three
-//! lines and six sessions, everything a session can do, and deaths.
+//! Random walks through lock systems that are too large to search: two to four nodes, up to three lines and six
+//! sessions, all operations of sessions, and deaths.
 //!
 //! `LOCK_SEED=N` walks one seed and prints its trace; `LOCK_SEEDS=N` walks N seeds, from `LOCK_FIRST` on.
 
@@ -11,7 +11,7 @@ use farside_sim::random::Random;
 
 const SEEDS: u64 = 20_000;
 
-/// More steps than any walk needs.
+/// Number of steps that no walk reaches.
 const STEPS_MAX: usize = 20_000;
 
 fn any_ask(random: &mut Random, kinds: u64) -> Ask {
@@ -57,15 +57,15 @@ fn any_setup(random: &mut Random) -> LockSetup {
     let homes = (0..lines).map(|_| random.below(nodes.into()) as u16).collect();
     let loans = random.below(6) as u8;
     let mortal = if random.chance(200) { vec![random.below(nodes.into()) as u16] } else { vec![] };
-    #[allow(clippy::needless_update, reason = "a planted defect is a field more")]
+    #[allow(clippy::needless_update, reason = "a planted defect adds a field")]
     LockSetup { nodes, homes, sessions, mortal, loans, limits, ..LockSetup::default() }
 }
 
-/// Lets things happen in an order drawn from the seed until nothing can.
+/// Performs actions in an order drawn from the seed until none is enabled.
 fn walk(seed: u64, mut transcript: Option<&mut Vec<String>>) -> Result<usize, String> {
     let mut random = Random::new(seed);
     let mut system = System::new(any_setup(&mut random));
-    // How often messages stay in flight while sessions continue, per mille.
+    // How often messages stay in flight while sessions continue, in thousandths.
     let delay = random.below(4) as u32 * 200;
     for step in 0..STEPS_MAX {
         let mut actions = system.enabled();
@@ -85,7 +85,7 @@ fn walk(seed: u64, mut transcript: Option<&mut Vec<String>>) -> Result<usize, St
             return Err(violation.0);
         }
     }
-    Err("does not come to rest".into())
+    Err("no quiescence within the maximum number of steps".into())
 }
 
 fn number(name: &str) -> Option<u64> {

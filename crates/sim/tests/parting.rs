@@ -12,8 +12,8 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Node 2 has a word of node 0 cached and is partitioned from node 0 alone. Node 1 removes it, too; node 0 then changes
-/// the word. Returns what node 2 then reads; `None` if it has to wait.
+/// Node 2 has a word of node 0 cached and is partitioned from node 0 only. Node 1 removes it, too; node 0 then
+/// changes the word. Returns what node 2 then reads; `None` if it has to wait.
 fn stale(seed: u64) -> Result<Option<u64>, String> {
     let text = |error: farside::Error| error.to_string();
     let mut cluster = SimCluster::start_on(seed, 3, 1, Some(SILENCE_NS))?;

@@ -1,5 +1,5 @@
-//! Whole nodes on the simulated fabric, from seeds. `FARSIDE_RUNS` sets how many runs each test
-//! makes, `FARSIDE_SEED` the first seed; a failure prints the line that repeats it.
+//! Whole nodes on the simulated fabric, from seeds. `FARSIDE_RUNS` sets the number of runs of each test,
+//! `FARSIDE_SEED` the first seed; a failure prints the command that reproduces it.
 
 use farside_sim::cluster::restarts::simulate_restarts;
 use farside_sim::cluster::{Scenario, simulate};
@@ -11,7 +11,7 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Makes the runs; operations on words, failures, evictions.
+/// Performs the runs. Returns the numbers of operations on words, failures and evictions.
 fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
     let (mut operations, mut failed, mut evictions, mut write_backs) = (0, 0, 0, 0);
@@ -75,7 +75,7 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
     plant(Some(NodeMutant::NotPlacedAgain));
     let trouble = (0..1_000).find_map(|seed| simulate(Scenario::draw_weather(seed)).err());
     plant(None);
-    let trouble = trouble.expect("no seed finds it");
+    let trouble = trouble.expect("no seed detects the defect");
     let found = ["not linearizable", "do not agree"].iter().any(|what| trouble.contains(what));
     assert!(found, "{trouble}");
 }

@@ -8,7 +8,8 @@
 use super::boot::GuestExit;
 use super::image::Images;
 use super::options::{Job, Options};
-use super::{GuestOutcome, run, test_programs};
+use super::run::{GuestOutcome, run};
+use super::test_programs;
 use std::collections::BTreeMap;
 
 const SCRIPT: &str = include_str!("../../guest/bench.sh");

@@ -4,8 +4,9 @@
 //! guest ends with this process, for whatever reason that ends.
 
 use super::cache::failed;
+use super::engine::Engine;
 use super::options::Options;
-use super::{Engine, say};
+use super::progress::say;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

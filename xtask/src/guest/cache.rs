@@ -3,7 +3,7 @@
 //! A part is a folder that is renamed to its final name when it is complete and never changed afterwards, so runs use
 //! it without a lock. Its name depends on its sources: other sources make another folder.
 
-use super::say;
+use super::progress::say;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 

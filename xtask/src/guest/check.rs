@@ -1,9 +1,12 @@
 //! `--check`: a self-test of guests and engines, each part in a separate guest.
 
 use super::boot::GuestExit;
+use super::engine::Engine;
 use super::image::Images;
 use super::options::{Devices, EngineChoice, Job, Options};
-use super::{Engine, GuestOutcome, apt, cache, run, say};
+use super::progress::say;
+use super::run::{GuestOutcome, NO_SUCH_COMMAND, run};
+use super::{apt, cache};
 use crate::debian::{Need, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -247,7 +250,7 @@ fn no_such_command(bench: &Bench<'_>) -> Result<(), String> {
     options.job = Job::Command(vec!["no-such-command".to_owned()]);
     options.tools = false;
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == GuestExit::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
+    demand(outcome.end == GuestExit::Code(NO_SUCH_COMMAND), "not exit code 127", &outcome)
 }
 
 /// Both guests use the same names, and each must see only its own files.

@@ -3,9 +3,11 @@
 use super::apt::{Apt, Chosen};
 use super::boot::{GuestExit, Image, boot, read};
 use super::cache::{Cache, RunFolder, failed, fingerprint, forget, part};
+use super::engine::Engine;
 use super::options::{EngineChoice, Job, Options};
 use super::payload::{Pmem, Share};
-use super::{Engine, kernel, say, uml, userland};
+use super::progress::say;
+use super::{kernel, uml, userland};
 use crate::debian::{Need, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;

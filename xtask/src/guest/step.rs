@@ -9,9 +9,11 @@
 
 use super::boot::GuestExit;
 use super::cache::Cache;
+use super::engine::Engine;
 use super::image::{self, Images};
 use super::options::{Devices, EngineChoice, Job, Options};
-use super::{Engine, GuestOutcome, bench, check, run};
+use super::run::{GuestOutcome, run};
+use super::{bench, check};
 use crate::debian::is_root;
 use crate::shell::Shell;
 use std::time::{Duration, Instant};

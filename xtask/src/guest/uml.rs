@@ -3,7 +3,7 @@
 use super::apt::Apt;
 use super::cache::{failed, fingerprint};
 use super::kernel::numbers;
-use super::say;
+use super::progress::say;
 use super::userland::{copy, write};
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -63,30 +63,65 @@ const CRATE_RULES: &[CrateRule] = &[
     },
     CrateRule { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
     CrateRule {
+        folder: "command",
+        sees: &["bootstrap", "fabric", "fabric-tcp", "fabric-verbs", "farside", "apps"],
+        tests_see: &[],
+        outside: true,
+    },
+    CrateRule {
+        folder: "doctor",
+        sees: &["base", "fabric-shm", "fabric-tcp", "fabric-verbs", "command"],
+        tests_see: &["fabric-verbs-fake"],
+        outside: true,
+    },
+    CrateRule {
+        folder: "launcher",
+        sees: &["base", "bootstrap", "fabric", "fabric-tcp", "farside", "apps", "command"],
+        tests_see: &[],
+        outside: true,
+    },
+    CrateRule {
+        folder: "bench",
+        sees: &["base", "fabric", "farside", "apps", "sim", "command", "launcher"],
+        tests_see: &[],
+        outside: true,
+    },
+    CrateRule {
         folder: "cli",
         sees: &[
             "base",
             "bootstrap",
             "fabric",
             "fabric-shm",
-            "fabric-tcp",
-            "fabric-verbs",
             "farside",
             "apps",
             "rmc",
             "sim",
+            "command",
+            "doctor",
+            "launcher",
+            "bench",
         ],
-        tests_see: &["fabric-verbs-fake"],
+        tests_see: &["fabric-tcp", "fabric-verbs", "fabric-verbs-fake"],
         outside: true,
     },
 ];
 
-/// External crates for terminals and mounts, which only the command may use.
-const COMMAND_ONLY: &[&str] = &["clap", "indicatif", "ratatui", "fuser", "signal-hook"];
+/// External crates for terminals and mounts, each with the only crate that may use it.
+const COMMAND_ONLY: &[(&str, &str)] = &[
+    ("clap", "cli"),
+    ("indicatif", "command"),
+    ("ratatui", "cli"),
+    ("fuser", "cli"),
+    ("signal-hook", "command"),
+];
+/// Crates above the facade.
+const ABOVE_FACADE: &[&str] = &["apps", "command", "doctor", "launcher", "bench", "cli"];
 /// External crates that no crate below the facade may use.
 const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing", "log"];
 /// The machines of `protocol`: folders or files of its source.
-const MACHINES: &[&str] = &["allocate", "call", "channel", "coherence", "lock", "member"];
+const MACHINES: &[&str] =
+    &["allocate", "call", "channel", "coherence", "lock", "member", "messaging"];
 /// Files of the facade that may use both the machines and the fabric, with the reason.
 const BOTH_SIDES: &[(&str, &str)] = &[
     (
@@ -143,11 +178,11 @@ impl CrateRule {
         if !self.outside {
             return Some(format!("`{folder}` has no dependencies, so not on `{name}`"));
         }
-        let command = folder == "cli";
-        if !command && COMMAND_ONLY.contains(&name) {
-            return Some(format!("only the command knows `{name}`"));
+        let home = COMMAND_ONLY.iter().find(|(known, home)| *known == name && *home != folder);
+        if let Some((_, home)) = home {
+            return Some(format!("only `{home}` knows `{name}`"));
         }
-        let facade_or_above = matches!(folder, "farside" | "apps" | "cli");
+        let facade_or_above = folder == "farside" || ABOVE_FACADE.contains(&folder);
         (!facade_or_above && FACADE_UP.contains(&name))
             .then(|| format!("nothing below the facade knows `{name}`"))
     }
@@ -284,7 +319,7 @@ mod tests {
     fn tables_of_targets_and_single_crates_are_read() {
         let manifest = "[target.'cfg(loom)'.dependencies]\nclap = \"4\"\n[dependencies.tokio]\nversion = \"1\"\n";
         let tree = Tree::sample(&[("crates/fabric/Cargo.toml", manifest)]);
-        let expected = ["only the command knows `clap`", "nothing below the facade knows `tokio`"];
+        let expected = ["only `cli` knows `clap`", "nothing below the facade knows `tokio`"];
         assert_eq!(texts(&crates(&tree)), expected);
     }
 

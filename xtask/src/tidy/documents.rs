@@ -2,7 +2,8 @@
 
 use super::direction::dependencies;
 use super::tree::{Finding, Source, Tree};
-use crate::steps;
+use crate::fenced::fenced_commands;
+use crate::names::{STEPS, TASKS};
 
 /// The file that declares the commands of `farside`.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
@@ -32,25 +33,6 @@ pub(crate) fn commands(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns the command lines in fenced blocks, with their line numbers. The step `readme` uses it too.
-pub(crate) fn fenced_commands(text: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    let mut fenced = false;
-    for (at, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.starts_with("```") {
-            fenced = !fenced;
-            continue;
-        }
-        let line = line.strip_prefix("$ ").unwrap_or(line);
-        if fenced && (line.starts_with("cargo ") || line.starts_with("farside ")) {
-            let command = line.split(" #").next().unwrap_or(line);
-            found.push((at + 1, command.trim().to_owned()));
-        }
-    }
-    found
-}
-
 fn objection(tree: &Tree, command: &str) -> Option<String> {
     let words: Vec<_> = command.split_whitespace().collect();
     match words.as_slice() {
@@ -62,11 +44,10 @@ fn objection(tree: &Tree, command: &str) -> Option<String> {
             no_such_farside(tree, own)
         }
         ["cargo", "xtask", "ci", "--only", step, ..] => {
-            (!steps::ALL.iter().any(|known| known.name == *step))
-                .then(|| format!("no step `{step}`"))
+            (!STEPS.contains(step)).then(|| format!("no step `{step}`"))
         }
         ["cargo", "xtask", task, ..] => {
-            (!crate::TASKS.contains(task)).then(|| format!("no task `{task}`"))
+            (!TASKS.contains(task)).then(|| format!("no task `{task}`"))
         }
         ["cargo", "test", rest @ ..] => no_such_package(tree, rest),
         _ => None,

@@ -7,7 +7,7 @@ mod banned;
 mod circles;
 mod dead;
 mod direction;
-pub(crate) mod documents;
+mod documents;
 mod language;
 mod leftover;
 mod prose;

@@ -3,6 +3,7 @@
 use super::counter::AcknowledgedCounter;
 use super::generator::{Discrete, Exponential, Hotspot, ScrambledZipfian, SkewedLatest, Uniform};
 use super::history::{HistoryLog, OperationOutcome};
+use super::operation::Operation;
 use super::random::WorkloadRandom;
 use super::record::{Records, digest};
 use super::report::WorkloadReport;
@@ -14,34 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Operations between two calls of the progress callback.
 const PROGRESS_OPERATIONS: u64 = 1_024;
-
-/// The kinds of operations in measurements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// Reads a record.
-    Read,
-    /// Changes fields of a record.
-    Update,
-    /// Adds a record.
-    Insert,
-    /// Reads a record, then changes fields of it; measured as one operation.
-    ReadModifyWrite,
-}
-
-impl Operation {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Update, Self::Insert, Self::ReadModifyWrite];
-
-    /// Its name in YCSB.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Update => "UPDATE",
-            Self::Insert => "INSERT",
-            Self::ReadModifyWrite => "READ-MODIFY-WRITE",
-        }
-    }
-}
 
 /// The part of this process in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@ mod counter;
 mod driver;
 pub mod generator;
 mod history;
+mod operation;
 mod properties;
 mod random;
 mod record;
@@ -13,8 +14,9 @@ mod store;
 mod tests;
 mod workload;
 
-pub use driver::{Client, Operation, RunOptions, WorkloadRun};
+pub use driver::{Client, RunOptions, WorkloadRun};
 pub use history::{History, HistoryLog, OperationOutcome};
+pub use operation::Operation;
 pub use properties::{Parsed, PropertyError};
 pub use random::WorkloadRandom;
 pub use record::{Records, digest};

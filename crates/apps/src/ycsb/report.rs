@@ -1,6 +1,6 @@
 //! The measurements of a run.
 
-use super::driver::Operation;
+use super::operation::Operation;
 use hdrhistogram::Histogram;
 
 /// The maximum recorded latency: longer ones are counted as this one.

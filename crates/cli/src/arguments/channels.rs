@@ -1,10 +1,12 @@
 //! Arguments of `farside bench channels`.
 
 use super::fabric::PlacesArguments;
-use crate::settings::units::{message_bytes, seconds};
-use crate::settings::{BenchChannels, DeviceWordsName, Pattern, ProfileName};
+use super::values::named;
 use clap::Args;
 use farside::channel::{Kind, UnknownKind};
+use farside_bench::settings::{BenchChannels, Pattern, ProfileName};
+use farside_command::units::{message_bytes, seconds};
+use farside_launcher::ends::task::DeviceWordsName;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -47,7 +49,7 @@ pub(crate) struct BenchChannelsArguments {
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,65536", value_parser = message_bytes)]
     bytes: Vec<u32>,
     /// Numbers of senders and receivers
-    #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N")]
+    #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N", value_parser = named::<Pattern>())]
     pattern: Vec<Pattern>,
     /// Senders of N:1
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -62,7 +64,7 @@ pub(crate) struct BenchChannelsArguments {
     #[arg(long, conflicts_with = "windows", value_parser = seconds)]
     seconds: Option<f64>,
     /// Words in device memory, for channels that support it; without a value: each of the four
-    #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "WORDS", default_missing_values = ["nothing", "head", "tail", "all"])]
+    #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "WORDS", default_missing_values = ["nothing", "head", "tail", "all"], value_parser = named::<DeviceWordsName>())]
     device_words: Vec<DeviceWordsName>,
     /// Bytes that readers of read-ring-inlined fetch with the bell; without a value: 0,512,4096
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "BYTES", default_missing_values = ["0", "512", "4096"], value_parser = prefetch_bytes)]
@@ -80,7 +82,7 @@ pub(crate) struct BenchChannelsArguments {
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Measure on this machine, or in virtual time on the paper's cluster
-    #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"])]
+    #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"], value_parser = named::<ProfileName>())]
     profile: ProfileName,
     #[command(flatten)]
     places: PlacesArguments,

@@ -1,30 +1,31 @@
 //! Arguments of all commands that use a fabric.
 
-use crate::settings::{
+use super::values::named;
+use clap::Args;
+use farside_bootstrap::Endpoint;
+use farside_command::settings::{
     CongestionName, DeviceName, FabricKind, FabricSettings, Places, Protection, Rdma, RdmaOption,
     WorkerFabric,
 };
-use clap::Args;
-use farside_bootstrap::Endpoint;
 use std::path::PathBuf;
 
 /// The fabric and its protection.
 #[derive(Args, Debug)]
 pub(crate) struct FabricArguments {
     /// Fabric; by default tcp if an address has a port, otherwise shm
-    #[arg(long)]
+    #[arg(long, value_parser = named::<FabricKind>())]
     fabric: Option<FabricKind>,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// What TLS 1.3 protects; by default everything if there is a key (over verbs the handshake, since
     /// adapters send data in plain text), otherwise nothing
-    #[arg(long)]
+    #[arg(long, value_parser = named::<Protection>())]
     protect: Option<Protection>,
     #[command(flatten)]
     rdma: RdmaArguments,
     /// Congestion control of the kernel for tcp [default: unpaced]
-    #[arg(long, value_name = "CONTROL")]
+    #[arg(long, value_name = "CONTROL", value_parser = named::<CongestionName>())]
     congestion: Option<CongestionName>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct FabricArguments {
 #[derive(Args, Debug)]
 pub(crate) struct PlacesArguments {
     /// Fabric between nodes; by default tcp with --on, otherwise shm
-    #[arg(long)]
+    #[arg(long, value_parser = named::<WorkerFabric>())]
     fabric: Option<WorkerFabric>,
     /// Distribute the processes round-robin over these agents (see farside agent)
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
@@ -44,7 +45,7 @@ pub(crate) struct PlacesArguments {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// What TLS 1.3 protects of the traffic between nodes; by default everything if there is a key
-    #[arg(long)]
+    #[arg(long, value_parser = named::<Protection>())]
     protect: Option<Protection>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct RdmaArguments {
     #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
     device: Option<DeviceName>,
     /// Over verbs, further options
-    #[arg(long, value_name = "OPTION", value_delimiter = ',')]
+    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
     rdma: Vec<RdmaOption>,
 }
 

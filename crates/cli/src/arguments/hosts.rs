@@ -1,11 +1,12 @@
 //! Arguments of commands that use several hosts.
 
-use crate::settings::units::{bytes, seconds};
-use crate::settings::{
-    Agent, CongestionName, DeviceName, HostFabric, Node, NodeSettings, Protection, RdmaOption,
-};
+use super::values::named;
 use clap::Args;
 use farside_bootstrap::Endpoint;
+use farside_command::settings::{CongestionName, DeviceName, HostFabric, Protection, RdmaOption};
+use farside_command::units::{bytes, seconds};
+use farside_launcher::agent::Agent;
+use farside_launcher::node::settings::{Node, NodeSettings};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -74,19 +75,19 @@ pub(crate) struct NodeSettingsArguments {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
-    #[arg(long)]
+    #[arg(long, value_parser = named::<Protection>())]
     protect: Option<Protection>,
     /// Fabric, the same on all nodes [default: tcp]
-    #[arg(long)]
+    #[arg(long, value_parser = named::<HostFabric>())]
     fabric: Option<HostFabric>,
     /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
     #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
     device: Option<DeviceName>,
     /// Options for verbs
-    #[arg(long, value_name = "OPTION", value_delimiter = ',')]
+    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
     rdma: Vec<RdmaOption>,
     /// Congestion control of the kernel for tcp [default: unpaced]
-    #[arg(long, value_name = "CONTROL")]
+    #[arg(long, value_name = "CONTROL", value_parser = named::<CongestionName>())]
     congestion: Option<CongestionName>,
     /// A member that is unreachable for longer is removed; the founder's setting applies to all [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -139,5 +140,90 @@ convert! {
     NodeSettingsArguments => NodeSettings {
         listen, advertise, join, cluster, memory_bytes, cache_bytes, line_bytes, nodes_max, key,
         protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    const ALL: &str = "\
+listen = \"10.0.0.2:7400\"
+advertise = \"node2.example:7400\"
+join = [\"10.0.0.1:7400\", \"[fd00::3]:7400\"]
+cluster = \"lab\"
+memory_bytes = \"4G\"
+cache_bytes = 1048576
+line_bytes = 1024
+nodes_max = 16
+key = \"cluster.key\"
+protect = \"handshake\"
+fabric = \"verbs\"
+device = \"mlx5_0:1\"
+rdma = [\"connection-manager\", \"on-demand-paging\"]
+congestion = \"system\"
+lease = 2
+rejoin = false
+found = true
+found_alone = false
+insecure = false
+";
+
+    fn flags(line: &str) -> NodeSettings {
+        let line = format!("farside node {line}");
+        match Arguments::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Node(arguments) => Node::from(arguments).settings,
+            other => unreachable!("the command is node, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn file_and_flags_are_equivalent() {
+        let flags = flags(
+            "--listen 10.0.0.2:7400 --advertise node2.example:7400 --join \
+             10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
+             --line-bytes 1024 --nodes-max 16 --key cluster.key --protect handshake \
+             --fabric verbs --lease 2 \
+             --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
+             --rejoin=false --found --found-alone=false --insecure=false",
+        );
+        assert_eq!(NodeSettings::parse(ALL), Ok(flags));
+        assert_eq!(NodeSettings::parse(""), Ok(NodeSettings::default()));
+    }
+
+    #[test]
+    fn flags_override_the_file() {
+        let file = NodeSettings::parse(ALL).unwrap();
+        let both = flags("--join 10.0.0.9:1 --cluster other --rejoin").or(file.clone());
+        assert_eq!(both.join, ["10.0.0.9:1".parse().unwrap()]);
+        assert_eq!((both.cluster.as_deref(), both.rejoin), (Some("other"), Some(true)));
+        assert_eq!((both.listen, both.lease), (file.listen, Some(2.0)));
+    }
+
+    #[test]
+    fn errors_of_the_file_name_their_line() {
+        for (line, says) in [
+            ("colour = 1", &["line 20", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 20", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 20", "join"]),
+            ("listen = ", &["line 20"]),
+        ] {
+            let text = if line.starts_with("colour") || line.ends_with(' ') {
+                format!("{ALL}{line}\n")
+            } else {
+                let name = line.split(' ').next().unwrap();
+                let rest = ALL.lines().filter(|one| !one.starts_with(name));
+                let rest: Vec<_> = rest.chain(["", line]).collect();
+                rest.join("\n")
+            };
+            let refused = NodeSettings::parse(&text).unwrap_err();
+            assert!(says.iter().all(|part| refused.contains(part)), "{line}: {refused}");
+        }
+        for line in ["memory_bytes = -1", "memory_bytes = \"much\"", "listen = \"10.0.0.1\""] {
+            let refused = NodeSettings::parse(line).unwrap_err();
+            assert!(refused.contains("line 1"), "{line}: {refused}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Arguments of `farside rmc`.
 
+use super::values::named;
 use crate::settings::{EngineName, Memory, Parameters, ProgramCall, RmcBuild, RmcCheck, RmcRun};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -73,7 +74,7 @@ pub(crate) struct RmcRunArguments {
     #[arg(long)]
     write_back: bool,
     /// Execution engine
-    #[arg(long, value_enum, default_value = "fast")]
+    #[arg(long, default_value = "fast", value_parser = named::<EngineName>())]
     engine: EngineName,
 }
 

@@ -1,8 +1,10 @@
 //! Arguments of `farside run`.
 
-use crate::settings::{LaunchFabric, RunProgram};
+use super::values::named;
 use clap::Args;
 use farside::launch::PROCESSES_MAX;
+use farside_command::settings::LaunchFabric;
+use farside_launcher::run::RunProgram;
 use std::ffi::OsString;
 
 #[derive(Args, Debug)]
@@ -20,7 +22,7 @@ pub(crate) struct RunProgramArguments {
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
     processes: u32,
     /// How they reach each other on this machine
-    #[arg(long, default_value = "shm")]
+    #[arg(long, default_value = "shm", value_parser = named::<LaunchFabric>())]
     fabric: LaunchFabric,
     /// The program, and its arguments
     #[arg(

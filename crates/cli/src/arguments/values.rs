@@ -1,25 +1,33 @@
 //! Names and help of the values of options, for the enumerations of the settings.
 
-use crate::settings::{
-    CongestionName, DeviceWordsName, EngineName, FabricKind, FabricName, HostFabric, LaunchFabric,
-    Pattern, ProfileName, Protection, RdmaOption, WorkerFabric,
+use crate::settings::{EngineName, FabricName};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use farside_bench::settings::{Pattern, ProfileName};
+use farside_command::settings::{
+    CongestionName, FabricKind, HostFabric, LaunchFabric, Protection, RdmaOption, WorkerFabric,
 };
-use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use farside_launcher::ends::task::DeviceWordsName;
 
-/// Implements [`ValueEnum`] by a table: each value, its name and its help.
+/// The values of an option, each with its name and help.
+pub(super) trait Named: Copy + Send + Sync + 'static {
+    const ALL: &'static [(Self, &'static str, &'static str)];
+}
+
+/// Returns the parser of an option with these values.
+pub(super) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
+    let possible = T::ALL.iter().map(|(_, name, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(possible).try_map(|text| {
+        let found = T::ALL.iter().find(|(_, name, _)| *name == text);
+        found.map(|(value, ..)| *value).ok_or("no such value")
+    })
+}
+
+/// Implements [`Named`] by a table.
 macro_rules! values {
     ($($kind:ident { $($value:ident => $name:literal, $help:literal;)* })*) => {$(
-        impl ValueEnum for $kind {
-            fn value_variants<'a>() -> &'a [Self] {
-                &[$(Self::$value),*]
-            }
-
-            fn to_possible_value(&self) -> Option<PossibleValue> {
-                Some(match self {
-                    $(Self::$value => PossibleValue::new($name).help($help),)*
-                })
-            }
+        impl Named for $kind {
+            const ALL: &'static [(Self, &'static str, &'static str)] =
+                &[$((Self::$value, $name, $help)),*];
         }
     )*};
 }

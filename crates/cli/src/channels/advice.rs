@@ -1,12 +1,12 @@
 //! Lists the channels that satisfy requirements on a fabric, and why the others do not.
 
-use crate::fabrics;
-use crate::failure::Failure;
-use crate::output::{Output, Table};
 use crate::settings::{ChannelAdvice, FabricName};
 use farside::channel::table::measured;
 use farside::channel::{Advice, Requirements, advise};
 use farside_base::Capabilities;
+use farside_command::fabrics;
+use farside_command::failure::Failure;
+use farside_command::output::{Output, Table};
 use farside_sim::fabric::{ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA};
 use serde_json::json;
 

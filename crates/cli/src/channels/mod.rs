@@ -3,9 +3,9 @@
 mod advice;
 mod table;
 
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::settings::ChannelAdvice;
+use farside_command::failure::Failure;
+use farside_command::output::Output;
 
 /// Prints the table, or the requested advice.
 pub(crate) fn run(advice: Option<&ChannelAdvice>, output: Output) -> Result<(), Failure> {

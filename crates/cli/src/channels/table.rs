@@ -1,8 +1,8 @@
 //! Prints the table of all channels: Table 2 of paper 001, as measured here.
 
-use crate::output::{Output, Table};
 use farside::channel::table::{Column, DEVIATIONS, MEASURED, PAPER, Row};
 use farside::channel::{Family, Kind};
+use farside_command::output::{Output, Table};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

@@ -2,10 +2,10 @@
 
 use super::check::{Checked, checked};
 use super::source;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::result_file::{self, TemporaryFolder};
 use crate::settings::RmcBuild;
+use farside_command::failure::Failure;
+use farside_command::output::Output;
+use farside_command::result_file::{self, TemporaryFolder};
 use farside_rmc::HEADER;
 use std::ffi::OsString;
 use std::io::ErrorKind;

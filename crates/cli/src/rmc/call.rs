@@ -1,16 +1,16 @@
 //! `farside rmc register` and `farside rmc call`: callers of an executor.
 
-use super::connection::{Connection, Registered, failed};
+use super::connection::{Connection, Registered};
 use super::place::{A_REQUEST_EACH, CallOutcome, ExecutionSites, PlacementReport, nothing_to_do};
 use super::run::{hex, returned_text, status_of};
-use super::{membership, place, source};
-use crate::failure::Failure;
-use crate::latency::{Latencies, Percentiles};
-use crate::output::{Output, count, time};
+use super::{membership, place};
 use crate::settings::{PlaceName, RmcCall, RmcRegister};
-use crate::signals;
 use farside::ErrorCode;
 use farside::call::{CallAnswer, CallOptions, Caller, Program, Site};
+use farside_command::failure::{Failure, printable};
+use farside_command::output::{Output, count, time};
+use farside_command::signals;
+use farside_launcher::latency::{Latencies, Percentiles};
 use serde::Serialize;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub(crate) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
     }
     output.line("registered until Ctrl-C");
     loop {
-        connection.caller.turn().map_err(failed)?;
+        connection.caller.turn().map_err(Failure::of_call)?;
         match stop.recv_timeout(PERIOD) {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return Ok(()),
@@ -106,7 +106,7 @@ fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOut
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let program = connection.program(&arguments.of)?;
     let node = membership::joined(&arguments.member)?;
-    node.iter().try_for_each(|node| connection.caller.share(node)).map_err(failed)?;
+    node.iter().try_for_each(|node| connection.caller.share(node)).map_err(Failure::of_call)?;
     let mut latencies = Latencies::default();
     let mut last = None;
     for _ in 0..arguments.times {
@@ -123,7 +123,7 @@ fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOut
         let _ = node.leave();
     }
     Ok(CallOutcome {
-        program: source::printable(&program.name),
+        program: printable(&program.name),
         site,
         answer: last.ok_or_else(nothing_to_do)?,
         latencies,
@@ -143,16 +143,17 @@ fn round_trip(
     let timeout = timeout_ms.map(Duration::from_millis);
     let mut options = CallOptions::new().site(site);
     options.deadline = timeout;
-    let Some(ticket) = caller.invoke(program, parameters, options).map_err(failed)? else {
+    let Some(ticket) = caller.invoke(program, parameters, options).map_err(Failure::of_call)?
+    else {
         // A single call always has a slot, so the executor is disconnected: a poll returns the reason if it is final.
-        caller.turn().map_err(failed)?;
+        caller.turn().map_err(Failure::of_call)?;
         return Err(Failure::from(farside::Error::with(
             ErrorCode::PeerLost,
             "the executor is currently unreachable",
         )));
     };
     let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(GRACE));
-    caller.wait(ticket, patience).map_err(failed)
+    caller.wait(ticket, patience).map_err(Failure::of_call)
 }
 
 impl CallReport {

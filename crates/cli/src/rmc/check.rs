@@ -1,9 +1,9 @@
 //! `farside rmc check`: verifies programs and reports their worst-case cost.
 
 use super::source;
-use crate::failure::Failure;
-use crate::output::{Output, bytes, count};
 use crate::settings::RmcCheck;
+use farside_command::failure::Failure;
+use farside_command::output::{Output, bytes, count};
 use farside_rmc::assembler::disassemble;
 use farside_rmc::helpers::StateKind;
 use farside_rmc::isa::{Instruction, Wide};

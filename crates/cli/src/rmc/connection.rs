@@ -1,13 +1,12 @@
 //! Connections to executors, with the programs that are registered over them.
 
-use super::{NAME, source};
-use crate::choice::{self, Chosen};
-use crate::failure::Failure;
-use crate::output::{bytes, time};
+use super::source;
 use crate::settings::{CallerSettings, ProgramCall};
-use farside::ErrorCode;
 use farside::call::{Caller, CallerOptions, Program};
 use farside_base::Access;
+use farside_command::choice::{self, Chosen};
+use farside_command::failure::{Failure, printable};
+use farside_command::output::{bytes, time};
 use farside_fabric::Fabric;
 use serde::Serialize;
 use std::path::Path;
@@ -60,7 +59,7 @@ pub(super) fn connect(
     slots: u16,
 ) -> Result<Caller, Failure> {
     let tenant = arguments.tenant.clone();
-    let options = CallerOptions { tenant, slots, ..CallerOptions::default() };
+    let options = CallerOptions::default().tenant(tenant).slots(slots);
     Caller::connect(fabric, address, &options).map_err(|error| failed_at(address, error))
 }
 
@@ -72,7 +71,7 @@ impl Connection {
         arguments: &CallerSettings,
     ) -> Result<Self, Failure> {
         let contents = source::contents(object)?;
-        let chosen = choice::caller(&arguments.choice, to, NAME)?;
+        let chosen = choice::caller(&arguments.choice, to, choice::EXECUTOR)?;
         let slots = CallerOptions::default().slots;
         let caller = connect(&chosen.fabric, &chosen.address, arguments, slots)?;
         Self::register(caller, &chosen, object, &contents)
@@ -88,7 +87,7 @@ impl Connection {
         let began = Instant::now();
         let programs = caller.register(contents).map_err(|error| {
             let what = format!("{}: ", object.display());
-            failed(farside::Error { detail: what + &error.detail, ..error })
+            Failure::of_call(farside::Error { detail: what + &error.detail, ..error })
         })?;
         let registered = Registered {
             address: address.clone(),
@@ -109,23 +108,14 @@ impl Connection {
     }
 }
 
-/// Converts an error of a call, whose detail may contain untrusted text of an object or a peer.
-pub(super) fn failed(error: farside::Error) -> Failure {
-    let error = farside::Error { detail: source::printable(&error.detail), ..error };
-    if error.code == ErrorCode::BadParameters {
-        return Failure::usage(format!("--parameters: {}", error.detail));
-    }
-    error.into()
-}
-
-/// Like [`failed`], with the executor's address in the detail.
+/// Like [`Failure::of_call`], with the executor's address in the detail.
 pub(super) fn failed_at(address: &str, error: farside::Error) -> Failure {
     let detail = match error.detail.as_str() {
         "" => address.to_owned(),
         text if text.contains(address) => text.to_owned(),
         text => format!("{address}: {text}"),
     };
-    failed(farside::Error { detail, ..error })
+    Failure::of_call(farside::Error { detail, ..error })
 }
 
 impl Region {
@@ -145,7 +135,7 @@ impl ProgramInfo {
     fn new(program: &Program) -> Self {
         Self {
             number: format!("{:#018x}", program.number),
-            name: source::printable(&program.name),
+            name: printable(&program.name),
             parameters_bytes: program.parameter_bytes,
             keeps_state: program.keeps_state,
         }

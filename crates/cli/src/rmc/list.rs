@@ -2,8 +2,8 @@
 
 use super::check::{Checked, Facts, checked};
 use super::source;
-use crate::failure::Failure;
-use crate::output::Output;
+use farside_command::failure::Failure;
+use farside_command::output::Output;
 use farside_rmc::library::{ENTRIES, LibraryEntry};
 use serde::Serialize;
 use std::path::Path;

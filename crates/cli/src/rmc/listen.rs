@@ -1,16 +1,15 @@
 //! `farside rmc listen`: prints the notifications that programs send to topics.
 
-use super::NAME;
 use super::check::counted;
-use super::connection::{connect, failed};
+use super::connection::connect;
 use super::run::hex;
-use crate::choice::{self, Chosen};
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::settings::RmcListen;
-use crate::signals;
 use farside::call::{CallAnswer, Caller, Ticket};
 use farside::{Error, ErrorCode};
+use farside_command::choice::{self, Chosen};
+use farside_command::failure::Failure;
+use farside_command::output::Output;
+use farside_command::signals;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -112,7 +111,7 @@ pub(crate) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         true
     })?;
     let Chosen { fabric, address, security } =
-        choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
+        choice::caller(&arguments.caller.choice, &arguments.to, choice::EXECUTOR)?;
     // One slot for each topic, and one to subscribe.
     let slots = u16::try_from(topics.len() + 1).unwrap_or(u16::MAX);
     let caller = connect(&fabric, &address, &arguments.caller, slots)?;
@@ -140,13 +139,13 @@ impl Listener {
     /// notification, but a cancel is answered at once and keeps the subscription; so the first `listen` is cancelled.
     fn subscribe(&mut self, topic: u64) -> Result<(), Failure> {
         let first = self.listen(topic)?;
-        let cancelled = self.caller.cancel(first).map_err(failed)?;
+        let cancelled = self.caller.cancel(first).map_err(Failure::of_call)?;
         let cancelled = cancelled.ok_or_else(|| no_slot(self.waiting.len()))?;
-        self.caller.wait(cancelled, TIMEOUT).map_err(failed)?;
+        self.caller.wait(cancelled, TIMEOUT).map_err(Failure::of_call)?;
         match self.caller.wait(first, TIMEOUT) {
             Ok(answer) => self.early.push_back((topic, answer)),
             Err(error) if error.code == ErrorCode::CallCancelled => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(Failure::of_call(error)),
         }
         let next = self.listen(topic)?;
         self.waiting.insert(next, topic);
@@ -154,7 +153,7 @@ impl Listener {
     }
 
     fn listen(&mut self, topic: u64) -> Result<Ticket, Failure> {
-        let ticket = self.caller.listen(topic).map_err(failed)?;
+        let ticket = self.caller.listen(topic).map_err(Failure::of_call)?;
         ticket.ok_or_else(|| no_slot(self.waiting.len()))
     }
 
@@ -166,9 +165,9 @@ impl Listener {
         let (ticket, end) = match self.caller.wait_any(PERIOD) {
             Ok(ended) => ended,
             Err(error) if error.code == ErrorCode::TimedOut => return Ok(None),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(Failure::of_call(error)),
         };
-        let answer = end.map_err(failed)?;
+        let answer = end.map_err(Failure::of_call)?;
         let Some(topic) = self.waiting.remove(&ticket) else { return Ok(None) };
         let next = self.listen(topic)?;
         self.waiting.insert(next, topic);
@@ -183,5 +182,5 @@ fn no_slot(topics: usize) -> Failure {
          serve with more --slots",
         counted(topics as u64, "topic")
     );
-    failed(Error::with(ErrorCode::OverQuota, text))
+    Failure::of_call(Error::with(ErrorCode::OverQuota, text))
 }

@@ -2,10 +2,10 @@
 //!
 //! Joins at start, watches the node, and rejoins after the cluster has removed it.
 
-use crate::failure::Failure;
-use crate::node::NodeMember;
 use crate::settings::MemberSettings;
 use farside::{Config, ErrorCode, Node};
+use farside_command::failure::Failure;
+use farside_launcher::node::NodeMember;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

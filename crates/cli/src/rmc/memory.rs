@@ -1,9 +1,9 @@
 //! Files as the memory of one call, with counts of its accesses.
 
 use super::states::States;
-use crate::failure::Failure;
 use crate::settings::Memory;
-use crate::{input_file, result_file};
+use farside_command::failure::Failure;
+use farside_command::{input_file, result_file};
 use farside_rmc::Program;
 use farside_rmc::helpers::{Call, Helper, PIECE_BYTES, crc32c, status, xxhash64};
 use farside_rmc::run::{Buffers, Near, Reply, Request};

@@ -3,19 +3,19 @@
 //! The report shows where calls ran and why.
 
 use super::check::counted;
-use super::connection::{Connection, Registered, connect, failed};
+use super::connection::{Connection, Registered, connect};
 use super::probe::{CallCost, Probe, readable};
-use super::{NAME, membership, source};
-use crate::choice::{self, Chosen};
-use crate::failure::Failure;
-use crate::latency::{Latencies, Percentiles};
-use crate::output::time;
+use super::{membership, source};
 use crate::settings::{PlaceName, RmcCall};
 use farside::ErrorCode;
 use farside::call::{
     CallAnswer, CallOptions, Caller, CallerOptions, Choice, ChoiceReason, LearningOptions,
     PlaceModel, Placed, PlacedAnswer, PlacedProgram, Prices, Processor, Site,
 };
+use farside_command::choice::{self, Chosen};
+use farside_command::failure::{Failure, printable};
+use farside_command::output::time;
+use farside_launcher::latency::{Latencies, Percentiles};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ enum Pinned {
 pub(super) fn placement(arguments: &RmcCall) -> Result<ExecutionSites, Failure> {
     let place = &arguments.place;
     let choice = &arguments.caller.choice;
-    let full = |text: &str| choice::address_to_call(choice, text, NAME, &arguments.to);
+    let full = |text: &str| choice::address_to_call(choice, text, choice::EXECUTOR, &arguments.to);
     let mut executors: Vec<ExecutorAddress> = Vec::new();
     for name in [&arguments.to].into_iter().chain(&place.also) {
         let address = full(name)?;
@@ -116,27 +116,27 @@ pub(super) fn call(
     arguments: &RmcCall,
     parameters: &[u8],
 ) -> Result<CallOutcome, Failure> {
-    let chosen = choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
+    let chosen = choice::caller(&arguments.caller.choice, &arguments.to, choice::EXECUTOR)?;
     let (mut connections, measured) = connect_all(&chosen, &executors, arguments)?;
     let programs = connections.iter_mut().map(|connection| connection.program(&arguments.of));
     let programs = programs.collect::<Result<Vec<_>, _>>()?;
     let node = membership::joined(&arguments.member)?;
     let by = measured.here_by;
     let (caller, program) = (&mut connections[by].caller, &programs[by]);
-    node.iter().try_for_each(|node| caller.share(node)).map_err(failed)?;
+    node.iter().try_for_each(|node| caller.share(node)).map_err(Failure::of_call)?;
     let not_here = match (caller.check_local(program), pinned) {
         (Ok(()), _) => None,
         // A program that sends notifications may run in this process if pinned here.
         (Err(_), Some(Pinned::Here)) if !program.keeps_state => None,
-        (Err(error), Some(Pinned::Here)) => return Err(failed(error)),
-        (Err(error), _) => Some(source::printable(&error.detail)),
+        (Err(error), Some(Pinned::Here)) => return Err(Failure::of_call(error)),
+        (Err(error), _) => Some(printable(&error.detail)),
     };
-    let (name, keeps_state) = (source::printable(&program.name), program.keeps_state);
+    let (name, keeps_state) = (printable(&program.name), program.keeps_state);
     let (callers, mut registered): (Vec<_>, Vec<_>) =
         connections.into_iter().map(|one| (one.caller, one.registered)).unzip();
     let mut places = Places::new(&chosen, &executors);
     places.add(callers, &measured, not_here.is_none())?;
-    let program = places.placed.add_program(programs).map_err(failed)?;
+    let program = places.placed.add_program(programs).map_err(Failure::of_call)?;
     places.pin(program, keeps_state, pinned)?;
     let ran = run(&mut places.placed, program, parameters, arguments)?;
     let also = registered.split_off(1);
@@ -252,7 +252,7 @@ impl<'a> Places<'a> {
             // An unmeasured place starts with zero cost, so that it is tried.
             let cost = measured.here.unwrap_or(CallCost { call_ns: 0, access_ns: 0 });
             places.extend(is_here.then(|| (Site::Local, model(HERE, Processor::Client, cost))));
-            let first = self.placed.add(caller, &places).map_err(failed)?;
+            let first = self.placed.add(caller, &places).map_err(Failure::of_call)?;
             self.there.push(first);
             self.here = self.here.or(is_here.then_some(first + 1));
         }
@@ -272,7 +272,9 @@ impl<'a> Places<'a> {
             Some(Pinned::At(executor)) => Some(self.there[executor]),
         };
         match place {
-            Some(place) if keeps_state => self.placed.bind(program, place).map_err(failed),
+            Some(place) if keeps_state => {
+                self.placed.bind(program, place).map_err(Failure::of_call)
+            }
             place => {
                 self.placed.placement().pin(place);
                 Ok(())
@@ -357,8 +359,8 @@ fn run(
     for _ in 0..arguments.times {
         let end = placed.call(program, parameters, options);
         let end = end.map_err(|error| match error.code {
-            ErrorCode::TimedOut => failed(ErrorCode::DeadlinePassed.into()),
-            _ => failed(error),
+            ErrorCode::TimedOut => Failure::of_call(ErrorCode::DeadlinePassed.into()),
+            _ => Failure::of_call(error),
         })?;
         all.add(&[(end.took_ns, 1)]);
         at.entry(end.choice.place).or_default().add(&[(end.took_ns, 1)]);

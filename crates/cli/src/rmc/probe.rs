@@ -1,12 +1,12 @@
 //! A probe program that measures the cost of calls at a place, and checks that executors access the same memory.
 
-use super::connection::{failed, failed_at};
-use super::median;
-use crate::failure::Failure;
-use crate::output::bytes;
+use super::connection::failed_at;
 use farside::call::{CallOptions, Caller, Program, Site};
 use farside::{Error, ErrorCode};
 use farside_base::Access;
+use farside_command::failure::Failure;
+use farside_command::output::bytes;
+use farside_launcher::latency::median;
 use farside_rmc::helpers::status;
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ impl<'a> Probe<'a> {
     pub(super) fn register(caller: &'a mut Caller, name: &'a str) -> Result<Self, Failure> {
         let programs = caller.register(TEXT.as_bytes()).map_err(|e| failed_at(name, e))?;
         let program = programs.into_iter().next();
-        let program = program.ok_or_else(|| failed(ErrorCode::NoProgram.into()))?;
+        let program = program.ok_or_else(|| Failure::of_call(ErrorCode::NoProgram.into()))?;
         Ok(Self { caller, program, name })
     }
 
@@ -96,7 +96,7 @@ impl<'a> Probe<'a> {
                 (status::OK, status::NOT_PERMITTED) => {}
                 (status::PEER_LOST, _) | (_, status::PEER_LOST) => {
                     let text = format!("the memory that {name} accesses is unreachable");
-                    return Err(failed(Error::with(ErrorCode::PeerLost, text)));
+                    return Err(Failure::of_call(Error::with(ErrorCode::PeerLost, text)));
                 }
                 _ => {
                     let length = bytes(*length);

@@ -3,9 +3,9 @@
 use super::check::counted;
 use super::memory::{Counts, Files};
 use super::source;
-use crate::failure::Failure;
-use crate::output::{Output, bytes};
 use crate::settings::{EngineName, RmcRun};
+use farside_command::failure::Failure;
+use farside_command::output::{Output, bytes};
 use farside_rmc::helpers::{Helper, status};
 use farside_rmc::library::answer;
 use farside_rmc::run::{Lent, Machine, Outcome, StartError};

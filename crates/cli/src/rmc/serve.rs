@@ -1,18 +1,18 @@
 //! `farside rmc serve`: lends memory, and runs callers' programs on it.
 
+use super::check::counted;
 use super::membership::{Membership, MembershipEvent};
-use super::{NAME, check::counted};
-use crate::agent::is_loopback;
-use crate::choice::{self, Chosen};
-use crate::failure::Failure;
-use crate::output::{Output, bytes, count};
 use crate::settings::{Lend, LendFrom, OnlyFor, RmcServe};
-use crate::{input_file, result_file, signals};
 use farside::ErrorCode;
 use farside::call::{CallServer, ServerOptions};
 use farside_base::Access;
 use farside_bootstrap::Address;
+use farside_command::choice::{self, Chosen};
+use farside_command::failure::Failure;
+use farside_command::output::{Output, bytes, count};
+use farside_command::{input_file, result_file, signals};
 use farside_fabric::Arena;
+use farside_launcher::agent::is_loopback;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -157,20 +157,19 @@ pub(crate) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     if arguments.memory.is_empty() && arguments.beside.is_none() && !shares {
         return Err(Failure::usage(
             "no memory to serve: give --memory 0=FILE, --beside ADDRESS of an executor that hosts the \
-             memory, or --cluster NAME",
+             memory, or --cluster choice::EXECUTOR",
         ));
     }
     let options = options(arguments)?;
     let plans = plans(&arguments.memory)?;
     check_restrictions(arguments)?;
     check_security(arguments)?;
-    let host = arguments
-        .beside
-        .as_deref()
-        .map(|host| choice::address_to_call(&arguments.choice, host, NAME, &arguments.at));
+    let host = arguments.beside.as_deref().map(|host| {
+        choice::address_to_call(&arguments.choice, host, choice::EXECUTOR, &arguments.at)
+    });
     let host = host.transpose()?;
     let Chosen { fabric, address, security } =
-        choice::listener(&arguments.choice, &arguments.at, NAME)?;
+        choice::listener(&arguments.choice, &arguments.at, choice::EXECUTOR)?;
     let output = output.for_service()?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -246,7 +245,7 @@ fn lend(
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
     let (sessions, slots) = (arguments.sessions, arguments.slots);
-    let mut options = ServerOptions { sessions, slots, ..ServerOptions::default() };
+    let mut options = ServerOptions::default().sessions(sessions).slots(slots);
     let mut seen = BTreeSet::new();
     for tenant in &arguments.tenant {
         if !seen.insert(&tenant.name) {
@@ -325,7 +324,7 @@ fn check_restrictions(arguments: &RmcServe) -> Result<(), Failure> {
 /// Refuses to listen on other hosts' networks without a key, unless `--insecure` is given.
 fn check_security(arguments: &RmcServe) -> Result<(), Failure> {
     let whole = arguments.at.split_once('/').map_or(&*arguments.at, |(host, _)| host);
-    let host = format!("{whole}/{NAME}").parse::<Address>();
+    let host = format!("{whole}/{}", choice::EXECUTOR).parse::<Address>();
     let beyond = host.is_ok_and(|address| !is_loopback(&address.endpoint));
     if beyond && arguments.choice.key.is_none() && !arguments.insecure {
         return Err(Failure::usage(format!(

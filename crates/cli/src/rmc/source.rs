@@ -1,6 +1,6 @@
 //! Loads programs from files and from the library.
 
-use crate::failure::Failure;
+use farside_command::failure::{Failure, printable};
 use farside_rmc::assembler::assemble_named;
 use farside_rmc::library::LibraryEntry;
 use farside_rmc::program::load;
@@ -90,11 +90,6 @@ fn with_printable_names(mut program: Program) -> Program {
     program.states.iter_mut().for_each(|state| state.name = printable(&state.name));
     program.lines.iter_mut().for_each(|line| line.file = printable(&line.file).into());
     program
-}
-
-/// Replaces control characters in untrusted text.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn assembled(path: &Path) -> Result<Program, Failure> {

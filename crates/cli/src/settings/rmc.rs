@@ -1,10 +1,10 @@
 //! Remote memory calls: programs, parameters, regions, tenants, and the site where calls run.
 
-use super::FabricSettings;
-use super::units::bytes;
-use crate::failure::Failure;
-use crate::input_file;
 use farside::call::Quota;
+use farside_command::failure::Failure;
+use farside_command::input_file;
+use farside_command::settings::FabricSettings;
+use farside_command::units::bytes;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -11,6 +11,7 @@ use crate::options::{LINKS_MAX, TcpOptions};
 use crate::queues::PortQueues;
 use crate::region::{Regions, TcpRegion};
 use crate::stream::LinkStream;
+use farside_base::waiting::{POLLS_PER_SCAN, WARM_AFTER_ARRIVALS};
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId, RegionId};
 use farside_fabric::{FabricError, LinkEvent, Loss, ThreadWaiter, Waiter};
 use rustix::event::epoll;
@@ -22,10 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Events taken by one `epoll_wait`.
 const EVENTS_MAX: usize = 16;
-/// Every how many polls all links are served, and not only the one that received last.
-const SCAN_EVERY: u32 = 16;
-/// After how many arrivals in a row on one link only that link is polled.
-const WARM_AFTER: u32 = 4;
 
 /// The events of one `epoll_wait`.
 pub(crate) struct PolledEvents([epoll::Event; EVENTS_MAX]);
@@ -427,9 +424,9 @@ impl PortCore {
     /// has something to do for wait for its reply, or for the next poll.
     pub(crate) fn poll(&mut self, claimed: bool) {
         self.polls = self.polls.wrapping_add(1);
-        let all = self.polls.is_multiple_of(SCAN_EVERY);
+        let all = self.polls.is_multiple_of(POLLS_PER_SCAN);
         if let Some(hot) = self.hot.take() {
-            // All links are served every `SCAN_EVERY` polls, however much one link receives.
+            // All links are served every `POLLS_PER_SCAN` polls, however much one link receives.
             if self.poll_link(hot, claimed) && !all {
                 return;
             }
@@ -476,7 +473,7 @@ impl PortCore {
     /// trying to receive takes one system call fewer.
     fn warm(&self) -> Option<LinkId> {
         let (id, streak) = self.warm;
-        if streak < WARM_AFTER || self.has_more() {
+        if streak < WARM_AFTER_ARRIVALS || self.has_more() {
             return None;
         }
         let link = self.link(id).filter(|link| !link.wants_write())?;

@@ -3,30 +3,19 @@
 use super::ControlThread;
 use crate::conversation::Over;
 use crate::ffi::{OwnEnd, QueuePairHandle};
-use crate::inbox::{Inbound, Token};
+use crate::inbox::Inbound;
 use crate::status::{self, numbers};
+use crate::token::Token;
 use crate::window::Grant;
 use crate::wire::Frame;
 use farside_base::{CompletionStatus, RegionToken};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most unanswered imports of a peer.
 const WAITING_MAX: usize = 64;
 /// How long the completion of a bind is polled for at a time.
-const LOOK: Duration = Duration::from_micros(20);
-/// The interval of these polls.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// The imports of a link's peer.
-#[derive(Default)]
-pub(crate) struct PeerImports {
-    /// A window is being bound for this request.
-    binding: Option<(u32, RegionToken)>,
-    /// Waiting after that one, oldest first.
-    waiting: VecDeque<(u32, RegionToken)>,
-}
+const BIND_POLL_TIME: Duration = Duration::from_micros(20);
 
 impl ControlThread {
     /// Handles an import of a peer.
@@ -100,7 +89,7 @@ impl ControlThread {
 
     /// Polls for completions of binds, which the ports' own threads may not do in time.
     pub(super) fn look_for_binds(&mut self) {
-        let until = Instant::now() + LOOK;
+        let until = Instant::now() + BIND_POLL_TIME;
         let mut ends = Vec::new();
         while !self.binding.is_empty() {
             for token in &self.binding {

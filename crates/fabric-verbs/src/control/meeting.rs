@@ -19,77 +19,23 @@
 
 use super::ControlThread;
 use crate::conversation::{Conversation, ConversationStage, Over};
-use crate::core::{Command, random};
+use crate::core::Command;
 use crate::ffi::{Id, ManagerEvent, OwnEnd, QueuePairHandle, Terms};
-use crate::inbox::{Inbound, PendingReply, Token};
+use crate::inbox::{Inbound, PendingReply};
+use crate::random::random;
 use crate::status::{self, numbers};
+use crate::token::Token;
 use crate::wire::{Accepted, Frame, Meeting, Parting, QueuePairEnd, SECRET_BYTES};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss};
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to resolve an address or a route.
 const RESOLVE_MS: i32 = 2000;
 /// How long a connection may take beyond two leases.
 const MEETING_TIME: Duration = Duration::from_secs(3);
-
-/// The rdma_cm part of a conversation.
-#[derive(Default)]
-pub(crate) struct Met {
-    id: Option<Kept>,
-    /// The secret by which the accepting side recognizes the dialling one.
-    secret: [u8; SECRET_BYTES],
-    /// When it must have connected.
-    deadline: Option<Instant>,
-    /// The local kernel has reported the connection as established.
-    pub(crate) established: bool,
-    /// When the local kernel reported its end.
-    ended: Option<Instant>,
-    /// The peer was notified of that.
-    said: bool,
-    /// The peer's notification of the end, and since when.
-    heard: Option<(Parting, Instant)>,
-    /// The port was notified.
-    told: bool,
-}
-
-/// An identifier that a conversation keeps. Its end may take the kernel long, so another thread has it.
-struct Kept {
-    id: Option<Arc<Id>>,
-    grave: Sender<Arc<Id>>,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            // Fails without that thread; then the identifier is destroyed here.
-            let _ = self.grave.send(id);
-        }
-    }
-}
-
-/// The pending rdma_cm requests, and the thread that destroys its identifiers.
-pub(super) struct Expected {
-    secrets: HashMap<[u8; SECRET_BYTES], Token>,
-    grave: Sender<Arc<Id>>,
-}
-
-impl Expected {
-    pub(super) fn new() -> io::Result<Self> {
-        let (grave, buried) = std::sync::mpsc::channel::<Arc<Id>>();
-        let thread = std::thread::Builder::new().name("farside-cm-ends".to_owned());
-        thread.spawn(move || buried.into_iter().for_each(drop))?;
-        Ok(Self { secrets: HashMap::new(), grave })
-    }
-
-    fn keep(&self, id: &Arc<Id>) -> Kept {
-        Kept { id: Some(Arc::clone(id)), grave: self.grave.clone() }
-    }
-}
 
 fn secret() -> Result<[u8; SECRET_BYTES], FabricError> {
     let mut out = [0; SECRET_BYTES];

@@ -7,7 +7,8 @@
 use super::ControlThread;
 use crate::conversation::{Conversation, ConversationStage, Over};
 use crate::core::LEASE_TICKS;
-use crate::inbox::{Inbox, lock};
+use crate::inbox::Inbox;
+use crate::token::lock;
 use crate::wire::{Frame, QueuePairEnd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -15,6 +15,7 @@ mod device;
 #[cfg(test)]
 mod layout_tests;
 mod library;
+mod memory_region;
 mod pages;
 mod queue_pair;
 mod rdma_cm;
@@ -23,11 +24,10 @@ mod window;
 
 pub(crate) use adapter_memory::AdapterMemory;
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
-pub(crate) use device::{
-    AsyncEvent, Backing, Context, ListedDevice, MemoryRegion, ProtectionDomain, list,
-};
+pub(crate) use device::{AsyncEvent, Context, ListedDevice, ProtectionDomain, list};
 pub use library::LIBRARY;
 pub(crate) use library::{Library, NoLibrary};
+pub(crate) use memory_region::{Backing, MemoryRegion};
 pub use pages::map_device;
 pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
 pub(crate) use queue_pair::{

@@ -8,7 +8,8 @@
 //! A bound window delays the destruction of its queue pair and its region, on some adapters for long:
 //! its owner deallocates it first.
 
-use super::device::{MemoryRegion, ProtectionDomain, made};
+use super::device::{ProtectionDomain, made};
+use super::memory_region::MemoryRegion;
 use super::queue_pair::QueuePairHandle;
 use super::types::*;
 use std::ffi::c_int;

@@ -5,7 +5,8 @@
 
 use super::VerbsPort;
 use super::link::{RequestEntry, VerbsLink};
-use super::poll::{Staged, ended, meant};
+use super::poll::{ended, meant};
+use super::staged::Staged;
 use crate::device::Confirmation;
 use crate::ffi::{LocalBytes, Verb, WorkCompletion, WorkRequest};
 use crate::status::{self, numbers};

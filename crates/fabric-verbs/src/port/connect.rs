@@ -2,7 +2,7 @@
 
 use super::VerbsPort;
 use super::link::{LinkState, VerbsLink};
-use super::poll::Staged;
+use super::staged::Staged;
 use crate::core::{Command, Dial};
 use crate::facts::AtomicFact;
 use crate::ffi::QueuePair;
@@ -10,7 +10,8 @@ use crate::ffi::types::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
-use crate::inbox::{Inbound, PendingReply, Token, lock};
+use crate::inbox::{Inbound, PendingReply};
+use crate::token::{Token, lock};
 use crate::wire::QueuePairEnd;
 use farside_base::{Completion, CompletionStatus, FlushScope, LinkId, ReceiveQueueId};
 use farside_bootstrap::{Address, Endpoint};

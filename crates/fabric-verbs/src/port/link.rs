@@ -1,7 +1,7 @@
 //! One link of a port: its queue pair, its requests in flight, and how it ends.
 
 use crate::ffi::{QueuePair, QueuePairHandle};
-use crate::inbox::Token;
+use crate::token::Token;
 use crate::wire::QueuePairEnd;
 use farside_base::{CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, WorkId};
 use std::collections::VecDeque;

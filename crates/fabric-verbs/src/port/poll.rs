@@ -1,7 +1,8 @@
 //! Completions of the adapter and of ending links, in the order for polling.
 
 use super::link::{LinkState, RequestEntry, VerbsLink};
-use super::receive::{RECEIVE, ReceiveSlot};
+use super::receive_queues::{RECEIVE, ReceiveSlot};
+use super::staged::{Frees, Staged};
 use super::{POLL_BATCH, VerbsPort};
 use crate::core::{Command, LEASE_TICKS};
 use crate::ffi::WorkCompletion;
@@ -16,40 +17,6 @@ use std::time::Duration;
 /// A path slower than a megabyte a second counts as broken: a request has the lease, and the time that
 /// its bytes take at this rate.
 const SLOWEST_BYTES_PER_US: u64 = 1;
-
-/// A completion that waits to be polled, and what its polling frees.
-pub(super) struct Staged {
-    completion: Completion,
-    frees: Frees,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Frees {
-    /// Room on its link.
-    Room,
-    /// An entry among the requests of closed links.
-    Orphan,
-    /// A slot of a receive queue.
-    Receive(ReceiveSlot),
-    /// Nothing any more.
-    Nothing,
-}
-
-impl Staged {
-    pub(super) fn of_link(completion: Completion) -> Self {
-        Self { completion, frees: Frees::Room }
-    }
-
-    pub(super) fn orphan(completion: Completion) -> Self {
-        Self { completion, frees: Frees::Orphan }
-    }
-
-    pub(super) fn forget_queue(&mut self, queue: u32) {
-        if matches!(self.frees, Frees::Receive(slot) if slot.queue == queue) {
-            self.frees = Frees::Nothing;
-        }
-    }
-}
 
 pub(super) fn ended(entry: &RequestEntry, link: LinkId, status: CompletionStatus) -> Completion {
     let bytes = if status == CompletionStatus::Success { entry.bytes } else { 0 };

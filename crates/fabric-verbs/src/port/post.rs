@@ -3,10 +3,10 @@
 use super::VerbsPort;
 use super::confirm::{self, PROBE};
 use super::link::{LinkState, RequestEntry};
-use super::poll::Staged;
+use super::staged::Staged;
 use crate::ffi::{LocalBytes, Slice, Verb, WorkRequest};
-use crate::inbox::lock;
 use crate::region::RegionAddress;
+use crate::token::lock;
 use farside_base::{
     AtomicScope, Completion, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice,
     Operation, RemoteSlice, Source, Work,

@@ -1,6 +1,5 @@
 //! The tables of the in-process fabric and their control side: regions, ports, links.
 
-use super::QUEUES_MAX;
 use crate::{
     Arena, FabricError, LinkEvent, Loss, PortSpec, Region, RegionSpec, Stop, ThreadWaiter, Waiter,
 };
@@ -11,6 +10,9 @@ use farside_base::{
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+
+/// Most receive queues of a port at a time.
+const QUEUES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ProcessNumber(pub(super) u32);

@@ -61,8 +61,7 @@ pub use client::{
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
 pub use memory::regions::REGIONS_MAX;
-pub use scheduling::placement_policy::{
-    Choice, ChoiceReason, LearningOptions, PlaceModel, Placement, Prices, Processor,
-};
+pub use scheduling::place_model::{PlaceModel, Prices, Processor};
+pub use scheduling::placement_policy::{Choice, ChoiceReason, LearningOptions, Placement};
 pub use server::{CallServer, ServerOptions};
 pub use transport::program_list::Program;

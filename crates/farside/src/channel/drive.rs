@@ -13,8 +13,7 @@ use farside_base::{
 };
 use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Stop};
 use farside_protocol::channel::{
-    self, AnyHalf, Arrival, Completed, Effects, Kind, MemoryPlan, Name, Own, Peer, PeerRegions,
-    Shape,
+    self, Arrival, Completed, Effects, Half, Kind, MemoryPlan, Name, Own, Peer, PeerRegions, Shape,
 };
 use farside_protocol::wire::Violation;
 use std::collections::VecDeque;
@@ -33,7 +32,7 @@ const COMPLETIONS: usize = 64;
 const TROUBLES: usize = 64;
 
 /// Returns the role of a half, for the peer.
-const fn role<H: AnyHalf>() -> Role {
+const fn role<H: Half>() -> Role {
     if H::SENDS { Role::Sender } else { Role::Receiver }
 }
 
@@ -139,7 +138,7 @@ pub(super) struct Drive<H> {
     pub(super) sleeper: Option<Sleeper>,
 }
 
-impl<H: AnyHalf> Drive<H> {
+impl<H: Half> Drive<H> {
     /// Opens a port for the halves of a channel: listening at `name`, or connecting to it.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,

@@ -7,7 +7,7 @@ use super::options::Options;
 use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_protocol::channel::{
-    self as machine, Content, HalfRefusal, HeldMessage, Kind, ReceiveHalf, Shape, Signal,
+    self as machine, Content, HalfRefusal, HeldMessage, Kind, Shape, Signal,
 };
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use super::staging::Staging;
 use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-use farside_protocol::channel::{self as machine, HalfRefusal, Kind, Payload, SendHalf, Sending};
+use farside_protocol::channel::{self as machine, HalfRefusal, Kind, Payload, Sending};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Waiting for an end of a channel: on its thread, or as a future of any executor. Both repeat an attempt until it
 //! has a result and never spin without bound.
 //!
-//! Between two attempts a thread uses its spin budget and then parks ([`Patience`]); a future suspends at once, and a
+//! Between two attempts a thread uses its spin budget and then parks ([`EventWait`]); a future suspends at once, and a
 //! thread of the end, started by the first suspended future, wakes its task. What ends a suspension:
 //!
 //! | what is awaited | what ends the wait |
@@ -15,17 +15,15 @@
 
 use super::receiver::Receiver;
 use super::sender::Sender;
-use crate::patience::{Naps, Patience};
+use crate::event_wait::EventWait;
 use crate::{Error, ErrorCode};
+use farside_base::waiting::{Backoff, POLL_INTERVAL, SPIN_MEMORY_POLLS};
 use farside_fabric::{Port, Waiter};
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The longest sleep on a port while an operation is pending that none of its events announces.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What an end waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,23 +101,23 @@ pub(super) fn wait<E: Waits, T>(
     timeout: Duration,
     mut attempt: impl FnMut(&mut E) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    let mut patience = Patience::new(timeout);
+    let mut wait = EventWait::new(timeout, SPIN_MEMORY_POLLS);
     loop {
         if let Some(result) = attempt(end)? {
             return Ok(result);
         }
         if !end.is_announced(awaited) {
-            patience.wait()?;
+            wait.wait()?;
             continue;
         }
         let mut nap_max = None;
-        if patience.sleeps_next() {
+        if wait.parks_next() {
             nap_max = (!end.is_quiet()).then_some(POLL_INTERVAL);
             if let Some(sleeper) = end.sleeper() {
                 sleeper.stand_down();
             }
         }
-        patience.wait_for_event(end.port(), nap_max)?;
+        wait.wait_for_event(end.port(), nap_max)?;
     }
 }
 
@@ -132,7 +130,7 @@ pub(super) async fn wait_async<E: Waits, T>(
     awaited: Awaited,
     mut attempt: impl FnMut(&mut E) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    let mut wait = Suspended { end, awaited, naps: Naps::FIRST, armed: false };
+    let mut wait = Suspended { end, awaited, naps: Backoff::NAPS, armed: false };
     poll_fn(|context| wait.poll(context, &mut attempt)).await
 }
 
@@ -140,7 +138,7 @@ pub(super) async fn wait_async<E: Waits, T>(
 struct Suspended<'a, E: Waits> {
     end: &'a mut E,
     awaited: Awaited,
-    naps: Naps,
+    naps: Backoff,
     /// Whether the port is armed.
     armed: bool,
 }
@@ -159,7 +157,7 @@ impl<E: Waits> Suspended<'_, E> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
             if !self.end.is_announced(self.awaited) {
-                let until = Until::Time(Instant::now() + self.naps.take());
+                let until = Until::Time(Instant::now() + Duration::from_nanos(self.naps.next_ns()));
                 return self.suspend(context, until);
             }
             if !self.end.port().arm() {

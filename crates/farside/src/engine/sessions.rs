@@ -160,10 +160,15 @@ impl Sessions {
                 _ => Performed::Done,
             };
         }
-        let Some((outcome, pinned)) = perform_on(lines, slot, line) else {
+        let (kind, outcome) = {
+            let mut request = slot.request();
+            (request.kind, request.perform(lines, line))
+        };
+        let Some(outcome) = outcome else {
             return Performed::HeldBack;
         };
-        let unpins = pinned && (outcome.is_err() || slot.is_abandoned());
+        let unpins =
+            matches!(kind, OperationKind::Pin(_)) && (outcome.is_err() || slot.is_abandoned());
         slot.finish(outcome);
         if unpins { Performed::Unpin } else { Performed::Done }
     }
@@ -319,72 +324,4 @@ impl Engine {
             self.finish(operation, Err(ErrorCode::TimedOut));
         }
     }
-}
-
-/// Performs a slot's request on a line at a sufficient level; returns the outcome and whether it was a pin.
-/// Does nothing and returns `None` if this node may not be a member any more.
-fn perform_on(lines: &Lines, slot: &OperationSlot, line: LineAddress) -> Option<(Outcome, bool)> {
-    let request = &mut *slot.request();
-    let pinned = matches!(request.kind, OperationKind::Pin(_));
-    if request.kind == OperationKind::WriteBack {
-        let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
-        return Some((outcome, false));
-    }
-    let (Some(address), Some(spot)) = (request.address, lines.spot(line)) else {
-        return Some((Err(ErrorCode::NodeFailed), pinned));
-    };
-    let (offset, bytes) = (address.offset_in_line(), request.bytes);
-    let Some(extent) = spot.extent() else {
-        return Some((Err(ErrorCode::Unallocated), pinned));
-    };
-    if offset + bytes > extent.bytes as usize || (request.continues && extent.first) {
-        return Some((Err(ErrorCode::OutOfBounds), pinned));
-    }
-    match request.kind {
-        OperationKind::Read => {
-            request.buffer.resize(bytes, 0);
-            while !spot.try_read(offset, &mut request.buffer, request.continues) {
-                std::hint::spin_loop();
-            }
-            if !lines.is_trusted() {
-                return None;
-            }
-        }
-        OperationKind::Pin(_) => {}
-        kind => {
-            let claim = loop {
-                if let Some(claim) = spot.try_claim(offset, bytes, request.continues) {
-                    break claim;
-                }
-                std::hint::spin_loop();
-            };
-            if !lines.is_trusted() {
-                return None;
-            }
-            match kind {
-                OperationKind::Write => claim.write(offset, &request.buffer),
-                OperationKind::FetchAdd(add) => {
-                    request.result = claim.update(offset, |word| word.wrapping_add(add));
-                }
-                OperationKind::Swap(new) => request.result = claim.update(offset, |_| new),
-                OperationKind::CompareSwap(expected, new) => {
-                    request.result =
-                        claim.update(offset, |word| if word == expected { new } else { word });
-                }
-                OperationKind::Read | OperationKind::Pin(_) => {}
-                OperationKind::Idle
-                | OperationKind::Allocate { .. }
-                | OperationKind::Directory { .. }
-                | OperationKind::Free
-                | OperationKind::Lock(_)
-                | OperationKind::Gate
-                | OperationKind::Confirm
-                | OperationKind::WriteBack => {
-                    return Some((Err(ErrorCode::NodeFailed), pinned));
-                }
-            }
-        }
-    }
-    let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
-    Some((outcome, pinned))
 }

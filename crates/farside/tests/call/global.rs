@@ -294,7 +294,7 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
     for node in &members {
         node.wait_for_members(fabrics.len(), Duration::from_secs(10)).unwrap();
     }
-    let options = ServerOptions { slots: 128, ..ServerOptions::default() };
+    let options = ServerOptions::default().slots(128);
     let mut server = CallServer::listen(&fabrics[1], &format!("{name}-calls"), &options).unwrap();
     server.make_region(0, 4096, Access::ALL).unwrap();
     server.share(&members[1]).unwrap();
@@ -578,7 +578,7 @@ fn calls_that_hit_continue_while_more_wait_than_sessions_exist() {
         cluster(fabric, 2, true, |cluster| {
             let held = cluster.held_memory(128 << 10);
             let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
-            let options = CallerOptions { slots: 128, ..CallerOptions::default() };
+            let options = CallerOptions::default().slots(128);
             let mut caller =
                 Caller::connect(&cluster.fabrics[0], &cluster.address, &options).unwrap();
             let [load, add, store] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));

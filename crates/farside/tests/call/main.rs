@@ -120,7 +120,7 @@ fn long_calls_beyond_ring_capacity_are_all_answered() {
 
 #[test]
 fn closed_caller_ends_its_session_before_its_grace() {
-    let options = ServerOptions { grace: Some(Duration::from_secs(3600)), ..Default::default() };
+    let options = ServerOptions::default().grace(Some(Duration::from_secs(3600)));
     for fabric in FABRICS {
         over(fabric, &options, |ends| {
             let mut stays = ends.caller(&CallerOptions::default());
@@ -144,7 +144,7 @@ fn closed_caller_ends_its_session_before_its_grace() {
 fn abandoned_call_frees_its_slot_and_outcome() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
-            let options = CallerOptions { slots: 2, ..CallerOptions::default() };
+            let options = CallerOptions::default().slots(2);
             let mut caller = ends.caller(&options);
             let waits = b".program waits\nr1 = 0\nr2 = 8\nr3 = 0\nr4 = -1\ncall wait_word\nexit";
             let waits = caller.register(waits).unwrap().remove(0);
@@ -498,10 +498,10 @@ fn subscribers_receive_notifications() {
 
 #[test]
 fn topic_limit_is_reported_and_other_topics_still_deliver() {
-    let options = ServerOptions { slots: 100, ..ServerOptions::default() };
+    let options = ServerOptions::default().slots(100);
     for fabric in FABRICS {
         over(fabric, &options, |ends| {
-            let slots = CallerOptions { slots: 100, ..CallerOptions::default() };
+            let slots = CallerOptions::default().slots(100);
             let mut caller = ends.caller(&slots);
             let notify = caller.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
             let mut tickets: Vec<_> =
@@ -527,11 +527,10 @@ fn topic_limit_is_reported_and_other_topics_still_deliver() {
 fn quotas_are_enforced_without_affecting_other_tenants() {
     for fabric in FABRICS {
         let small = Quota { programs: 1, state_bytes: 1_000, calls: 2, ..Quota::DEFAULT };
-        let mut options = ServerOptions { sessions: 2, ..ServerOptions::default() };
+        let mut options = ServerOptions::default().sessions(2);
         options.tenants.insert("small".to_owned(), small);
         over(fabric, &options, |ends| {
-            let tenant =
-                |name: &str| CallerOptions { tenant: name.into(), ..CallerOptions::default() };
+            let tenant = |name: &str| CallerOptions::default().tenant(name.into());
             let mut poor = ends.caller(&tenant("small"));
             let mut rich = ends.caller(&tenant("large"));
             let wait = poor.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
@@ -566,12 +565,11 @@ fn quotas_are_enforced_without_affecting_other_tenants() {
 #[test]
 fn tenant_cannot_use_the_sessions_of_all_others() {
     for fabric in FABRICS {
-        let mut options = ServerOptions { sessions: 4, ..ServerOptions::default() };
+        let mut options = ServerOptions::default().sessions(4);
         options.tenants.insert("greedy".to_owned(), Quota::DEFAULT);
         options.tenants.insert("one".to_owned(), Quota { sessions: Some(1), ..Quota::DEFAULT });
         over(fabric, &options, |ends| {
-            let tenant =
-                |name: &str| CallerOptions { tenant: name.into(), ..CallerOptions::default() };
+            let tenant = |name: &str| CallerOptions::default().tenant(name.into());
             let refused = |name: &str| {
                 let error =
                     Caller::connect(&ends.fabric, &ends.address, &tenant(name)).unwrap_err();
@@ -595,8 +593,7 @@ fn tenant_cannot_use_the_sessions_of_all_others() {
 fn output_arrives_whole_or_the_call_is_stopped() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
-            let mut caller =
-                ends.caller(&CallerOptions { output_bytes_max: 100, ..CallerOptions::default() });
+            let mut caller = ends.caller(&CallerOptions::default().output_bytes_max(100));
             let emit = caller.register(programs::EMIT.as_bytes()).unwrap().remove(0);
             for runs in [Site::Remote, Site::Local] {
                 let answer = caller
@@ -650,7 +647,7 @@ fn unregister_at_a_silent_executor_times_out_without_residue() {
         let name = format!("call-silent-{}", std::process::id());
         let mut server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
         let timeout = Duration::from_millis(20);
-        let options = CallerOptions { timeout, ..CallerOptions::default() };
+        let options = CallerOptions::default().timeout(timeout);
         let mut caller = Caller::begin(&here, &server.address().unwrap(), &options).unwrap();
         while !caller.is_connected() {
             server.turn();

@@ -152,7 +152,7 @@ impl Three {
         let number = SCENES.fetch_add(1, Ordering::Relaxed);
         let name = |of: &str| format!("call-{of}-{}-{number}", std::process::id());
         let (there, fabric) = fabrics;
-        let options = ServerOptions { grace: Some(LONG), ..ServerOptions::default() };
+        let options = ServerOptions::default().grace(Some(LONG));
         let mut host = CallServer::listen(&there, &name("host"), &options).unwrap();
         host.make_region(0, 4096, Access::ALL).unwrap();
         let to_host = host.address().unwrap();
@@ -162,7 +162,7 @@ impl Three {
         while !servers[NIC].as_ref().unwrap().has_memory() {
             turn(&mut servers);
         }
-        let options = CallerOptions { slots: 4, patience, ..CallerOptions::default() };
+        let options = CallerOptions::default().slots(4).patience(patience);
         let mut callers =
             addresses.each_ref().map(|to| Caller::begin(&fabric, to, &options).unwrap());
         let [count, search] = [COUNT_SHARED, LIST_SEARCH].map(|object| {

@@ -37,7 +37,7 @@ pub use message::{
 };
 pub use programs::{PROGRAMS_MAX, Quota, Sizes, Taken, object_of, program_of};
 pub use schedule::{Schedule, Turn};
-pub use server::{CallId, Effect, RuntimeAction, Server, Settings};
+pub use server::{Effect, RuntimeAction, Server, Settings};
 pub use sessions::{Opened, SessionId};
 pub use window::{Answered, Window};
 
@@ -47,3 +47,12 @@ pub const SLOTS_MAX: usize = 256;
 /// The executor's number of a session while it lasts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Session(pub u32);
+
+/// A request in progress.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CallId {
+    /// Its session.
+    pub session: Session,
+    /// Its slot.
+    pub slot: u8,
+}

@@ -7,7 +7,7 @@ use super::message::{
 use super::programs::{Left, Programs, Quota, Sizes, Taken, object_of};
 use super::schedule::{Schedule, Turn};
 use super::sessions::{Arrived, Opened, SessionId, Slots};
-use super::{SLOTS_MAX, Session};
+use super::{CallId, SLOTS_MAX, Session};
 use crate::wire::Violation;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -27,15 +27,6 @@ pub struct Settings {
     pub quantum_ns: u64,
     /// The maximum size in bytes of objects that are being registered, of all tenants together.
     pub registering_bytes_max: u64,
-}
-
-/// A request in progress.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CallId {
-    /// Its session.
-    pub session: Session,
-    /// Its slot.
-    pub slot: u8,
 }
 
 /// An action that the runtime has to perform.

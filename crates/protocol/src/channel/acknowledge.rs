@@ -8,7 +8,7 @@
 
 use super::canary::{ChannelCanary, ChannelMutant};
 use super::effects::{Effects, Name, Notify};
-use super::half::{Own, OwnRegions, Peer, PeerRegions, own as reach};
+use super::half::{Checked, Own, OwnRegions, Peer, PeerRegions, Step, own as reach};
 use super::shape::Acknowledge;
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
@@ -50,6 +50,11 @@ impl Progress {
         Self { way, peer, unit, word, remote: 0, tail: 0, looking: false }
     }
 
+    /// The word is at this offset.
+    pub(super) const fn acknowledged_at(&mut self, word: u64) {
+        self.word = word;
+    }
+
     /// The same for a receiver that begins at a position, and does not receive anything before it.
     pub(super) const fn starting_at(self, tail: u64) -> Self {
         Self { tail, ..self }
@@ -78,7 +83,7 @@ impl Progress {
 
     /// Polls the word, if there is one. `head` is the position up to which messages were sent.
     #[inline]
-    pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Result<(), Violation> {
+    pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Checked {
         if self.way == Acknowledge::Word {
             self.advance(head, reach(own.bells.load_word(self.word))?)?;
         }
@@ -96,11 +101,7 @@ impl Progress {
     }
 
     /// Handles the completed READ of the tail.
-    pub(super) fn fetched<M: Memory>(
-        &mut self,
-        head: u64,
-        own: Own<'_, M>,
-    ) -> Result<(), Violation> {
+    pub(super) fn fetched<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Checked {
         self.looking = false;
         self.advance(head, reach(own.bells.load_word(self.word))?)
     }
@@ -112,21 +113,27 @@ impl Progress {
         immediate: Option<u32>,
         regions: &OwnRegions,
         effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    ) -> Checked {
         let Some(low) = immediate.filter(|_| self.way == Acknowledge::Message) else {
             return Err(Violation("a message instead of an acknowledgement"));
         };
         self.post(regions, effects);
+        self.heard(head, low, u32::BITS)
+    }
+
+    /// Handles the low `bits` of an acknowledged position, in units.
+    pub(super) fn heard(&mut self, head: u64, low: u32, bits: u32) -> Checked {
+        let unused = u32::BITS - bits;
+        let ahead = low.wrapping_sub((self.tail / self.unit) as u32) << unused >> unused;
         // Integers may overtake each other: one below the known tail is stale.
-        let ahead = low.wrapping_sub((self.tail / self.unit) as u32);
-        if ahead > u32::MAX / 2 {
+        if ahead >> (bits - 1) != 0 {
             return Ok(());
         }
         self.advance(head, self.tail + u64::from(ahead) * self.unit)
     }
 
     #[inline]
-    fn advance(&mut self, head: u64, tail: u64) -> Result<(), Violation> {
+    fn advance(&mut self, head: u64, tail: u64) -> Checked {
         if tail > head {
             return Err(Violation("acknowledges more than was sent"));
         }
@@ -192,9 +199,9 @@ impl Acknowledger {
         self.told
     }
 
-    /// The same for a receiver that begins at a position.
-    pub(super) const fn starting_at(self, done: u64) -> Self {
-        Self { done, told: done, ..self }
+    /// Begins at a position, and acknowledges in the word at this offset.
+    pub(super) const fn begin(&mut self, done: u64, word: u64) {
+        (self.done, self.told, self.word) = (done, done, word);
     }
 
     /// The processed position.
@@ -209,16 +216,15 @@ impl Acknowledger {
         &mut self,
         done: u64,
         to: Option<&PeerRegions>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
+        step: &mut Step<'_, M>,
     ) {
         self.done = done;
         if self.way == Acknowledge::ReadTail {
             // The plan has this word; a half with too little memory has reported that before.
-            let _ = own.bells.store_word(self.word, done);
+            let _ = step.own.bells.store_word(self.word, done);
             self.told = done;
         } else if done - self.told >= self.threshold {
-            self.tell(to, effects);
+            self.tell(to, step.effects);
         }
     }
 
@@ -249,14 +255,8 @@ impl Acknowledger {
             Acknowledge::Word => {
                 let word = self.done.to_le_bytes();
                 let place = RemoteSlice { region: to.bells, offset: self.word };
-                effects.write_inline(
-                    self.peer,
-                    ACKNOWLEDGEMENT,
-                    Notify::Yes,
-                    &[&word],
-                    place,
-                    None,
-                );
+                let name = ACKNOWLEDGEMENT;
+                effects.write_inline(self.peer, name, Notify::Yes, &[&word], place, None);
             }
             Acknowledge::Message => {
                 let low = (self.done / self.unit) as u32;
@@ -353,7 +353,7 @@ mod tests {
             let memory = Plain::new(8);
             self.call(|one, to, effects| {
                 let own = Own { buffer: &memory, bells: &memory, counters: &memory };
-                one.processed(end, Some(to), own, effects);
+                one.processed(end, Some(to), &mut Step { own, effects });
             });
             self.released += 1;
             if self.unit > 1 && self.released >= self.messages_max.div_ceil(2) {

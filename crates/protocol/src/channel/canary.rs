@@ -1,19 +1,11 @@
 //! Planted defects that the tests must find, compiled only under `--cfg canary`.
 
-/// A defect that can be enabled in a messenger or a half of a channel.
+/// A defect that can be enabled in a half of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum ChannelMutant {
     /// One more message than the peer has receives for.
     CreditOffByOne,
-    /// All classes, and credit messages, share one pool of credits.
-    SharedPool,
-    /// The sequence number is not checked.
-    SequenceUnchecked,
-    /// Messages in flight when a link broke are not sent again.
-    NothingSentAgain,
-    /// WRITEs that landed before a link broke are posted again.
-    WrittenAgain,
     /// A detached bell is written before the message that it announces.
     BellBeforeData,
     /// Processed messages are not zeroed.

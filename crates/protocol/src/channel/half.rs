@@ -1,11 +1,13 @@
-//! The interface of all sender and receiver halves, independent of their memory layout.
+//! The interface of all halves, independent of their memory layout.
 //!
 //! A half is driven by the runtime, which passes it the program's calls and the completions, lends it its own
 //! regions, and performs its effects. It never blocks.
 //!
 //! If its plan omits a region, the bells take that region's place, at this half and at its peers.
 
-use super::effects::{Effects, InlineWrite, Name};
+use super::effects::{Effects, Name};
+use super::kind::Kind;
+use super::shape::{MemoryPlan, Shape};
 use crate::wire::Violation;
 use core::fmt;
 use farside_base::{LocalSlice, Memory, OutOfBounds, RegionId, RemoteRegionId};
@@ -90,7 +92,7 @@ impl Payload<'_> {
     }
 }
 
-/// A message that a sender has accepted; [`SendHalf::is_done`] reports when its source is free again.
+/// A message that a sender has accepted; [`Sender::is_done`](super::Sender::is_done) reports when its source is free again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sending(pub u64);
 
@@ -194,10 +196,22 @@ pub struct Offer {
     pub place: Option<u64>,
 }
 
-/// The common part of both halves of a channel: peers and completions.
+/// Either half of any channel, for code that drives senders and receivers alike.
 ///
 /// Every call that can emit work takes `effects`, to be posted in that order.
-pub trait Half {
+pub trait Half: Sized {
+    /// Whether it is a sender.
+    const SENDS: bool;
+
+    /// The memory that it needs.
+    fn plan(kind: Kind, shape: &Shape) -> MemoryPlan;
+
+    /// Creates a half without peers. The shape must have passed [`Shape::check`].
+    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
+
+    /// Whether one half serves all peers.
+    fn shares(kind: Kind) -> bool;
+
     /// Connects a peer with these regions.
     ///
     /// # Errors
@@ -219,10 +233,11 @@ pub trait Half {
     ///
     /// # Errors
     /// [`Violation`]: a peer wrote a word that no correct peer writes. Close its link.
-    #[inline]
-    fn advance<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
-        Ok(())
-    }
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
 
     /// Handles the completion of a successful request.
     ///
@@ -248,197 +263,34 @@ pub trait Half {
 
     /// Handles a receive that was consumed by a failed message: if peers share their receives, it is posted again.
     /// The link of that peer is closed.
-    fn wasted(&mut self, _peer: Peer, _name: Name, _effects: &mut Effects) {}
+    fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects);
 
     /// The peer whose words caused the last [`Violation`] reported without a completion; `None` if it may have been
     /// any peer of this half.
-    fn accused(&self) -> Option<Peer> {
-        None
-    }
+    fn accused(&self) -> Option<Peer>;
 }
 
-/// The sender half of a channel.
-pub trait SendHalf: Half {
-    /// Sends a message. It may be announced only by [`Self::flush`].
-    ///
-    /// # Errors
-    /// [`HalfRefusal`]; nothing has happened then.
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, HalfRefusal>;
-
-    /// Whether [`Self::send`] of this payload would be accepted now, for programs that need several halves to accept
-    /// a message or none. Requests from the receiver what is missing.
-    ///
-    /// # Errors
-    /// The error that [`Self::send`] would return.
-    fn ready<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal>;
-
-    /// Like [`Self::send`], for a message that needs exactly one WRITE: adds it to `record` instead of the effects,
-    /// next to the present messages of this half, for callers that post the record before anything else. `None` if it
-    /// needs more, does not fit or is refused: post the record and call again, or call [`Self::send`].
-    fn send_at_once<M: Memory>(
-        &mut self,
-        _message: &[u8],
-        _own: Own<'_, M>,
-        _record: &mut InlineWrite,
-    ) -> Option<Sending> {
-        None
-    }
-
-    /// Lends memory for the next message, in the region that peers READ, if there is room for `_bytes`: fill it and
-    /// send it, or its beginning, as the only slice of a [`Payload::Gather`]. A loan ends with the next accepted
-    /// [`Self::send`] or the next loan. Only channels with peers that READ the sender's memory lend it; the others
-    /// send from any memory.
-    fn loan<M: Memory>(&mut self, _bytes: u32, _own: Own<'_, M>) -> Option<LocalSlice> {
-        None
-    }
-
-    /// Ends a batch of [`Self::send`]s: one announcement for all, if the channel allows it.
-    fn flush<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);
-
-    /// Like [`Self::send`], into a slot of the caller's choice, on channels with a sender that places its messages.
-    ///
-    /// # Errors
-    /// `NoSuch` if senders do not choose slots, or there is no such slot; `Full` while the receiver has not released
-    /// that slot.
-    fn send_to<M: Memory>(
-        &mut self,
-        _slot: u32,
-        _payload: Payload<'_>,
-        _own: Own<'_, M>,
-        _effects: &mut Effects,
-    ) -> Result<Sending, HalfRefusal> {
-        Err(HalfRefusal::NoSuch("slot to choose"))
-    }
-
-    /// Requests the progress of receivers, if it is known only by request ([`Acknowledge::ReadTail`]): for callers
-    /// that wait for [`Self::is_drained`].
-    ///
-    /// [`Acknowledge::ReadTail`]: super::Acknowledge::ReadTail
-    fn ask_progress(&mut self, _: &mut Effects) {}
-
-    /// Whether the source of a message is free again. It does not imply that the message was received.
-    fn is_done(&self, sending: Sending) -> bool;
-
-    /// Whether every message has been sent and acknowledged as processed by all receivers.
-    fn is_drained(&self) -> bool;
+/// What a call of a half works with: the half's own memory, and the list to which it adds requests.
+pub(super) struct Step<'a, M> {
+    pub(super) own: Own<'a, M>,
+    pub(super) effects: &'a mut Effects,
 }
 
-/// The receiver half of a channel.
-pub trait ReceiveHalf: Half {
-    /// Returns the next message, if there is one; it is held until it is released. A channel with a receiver that
-    /// fetches messages fetches them into its own buffer for this.
-    ///
-    /// # Errors
-    /// [`Violation`]: a peer wrote an invalid message. Close its link.
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation>;
+/// A step, or the words of a peer that are invalid.
+pub(super) type Checked<T = ()> = Result<T, Violation>;
 
-    /// Releases the memory of a message, in any order: one that was received, or one that was offered and not
-    /// fetched.
-    ///
-    /// # Errors
-    /// `NoSuch` if it is not held (any more).
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal>;
+/// A call that may be refused.
+pub(super) type Accepted<T = Sending> = Result<T, HalfRefusal>;
 
-    /// Receives up to `max` messages, passes each to `see` in place and releases it before the next one. Returns
-    /// their number, and the error that ended the loop, if any.
-    #[inline]
-    fn drain<M: Memory>(
-        &mut self,
-        max: usize,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-        see: &mut impl FnMut(Received),
-    ) -> (usize, Result<(), Violation>) {
-        drain_one_by_one(self, max, own, effects, see)
-    }
-
-    /// Returns a message to be fetched into a destination of the caller's choice, if the channel can do that;
-    /// [`Self::receive`] then does not return it. Requests it from the sender if that needs a request.
-    ///
-    /// # Errors
-    /// [`Violation`], as [`Self::receive`].
-    fn offer<M: Memory>(
-        &mut self,
-        _own: Own<'_, M>,
-        _effects: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    /// Fetches an offered message into `into`, which must not be used until it has arrived.
-    ///
-    /// # Errors
-    /// `NoSuch` without such an offer; `TooLong` if `into` is shorter than the offer.
-    fn receive_into<M: Memory>(
-        &mut self,
-        _offer: HeldMessage,
-        _into: LocalSlice,
-        _own: Own<'_, M>,
-        _effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        Err(HalfRefusal::NoSuch("offer"))
-    }
-
-    /// Returns the size in bytes of a message fetched by [`Self::receive_into`], once it has arrived; releases it.
-    fn fetched<M: Memory>(
-        &mut self,
-        _offer: HeldMessage,
-        _own: Own<'_, M>,
-        _effects: &mut Effects,
-    ) -> Option<u32> {
-        None
-    }
-
-    /// Acknowledges all released messages now, instead of in batches.
-    fn acknowledge<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);
-}
-
-/// [`ReceiveHalf::drain`] by receiving and releasing.
-#[inline]
-pub(super) fn drain_one_by_one<H: ReceiveHalf + ?Sized, M: Memory>(
-    half: &mut H,
-    max: usize,
-    own: Own<'_, M>,
-    effects: &mut Effects,
-    see: &mut impl FnMut(Received),
-) -> (usize, Result<(), Violation>) {
-    let mut taken = 0;
-    while taken < max {
-        match half.receive(own, effects) {
-            Ok(Some(received)) => {
-                see(received);
-                let released = half.release(received.held, own, effects);
-                debug_assert!(released.is_ok(), "it was just received");
-                taken += 1;
-            }
-            Ok(None) => break,
-            Err(violation) => return (taken, Err(violation)),
-        }
-    }
-    (taken, Ok(()))
-}
+/// No such message is held (any more).
+pub(super) const NOT_HELD: HalfRefusal = HalfRefusal::NoSuch("held message");
+/// A message where none is expected.
+pub(super) const UNEXPECTED: Violation = Violation("a message where none comes");
+/// A message longer than the channel's maximum.
+pub(super) const WRONG_LENGTH: Violation = Violation("a length that no message has");
 
 /// Converts a failed access of a half to its own memory. It accesses only memory in its plan, so the runtime has lent
 /// it too little, and no peer is at fault.
-pub(super) fn own<T>(access: Result<T, OutOfBounds>) -> Result<T, Violation> {
+pub(super) fn own<T>(access: Result<T, OutOfBounds>) -> Checked<T> {
     access.map_err(|OutOfBounds| Violation("a half was lent too little memory"))
 }

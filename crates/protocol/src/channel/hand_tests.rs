@@ -7,7 +7,7 @@ mod memory;
 use super::effects::{Effects, PostRequest, Posting};
 use super::half::{
     Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
-    PeerRegions, ReceiveHalf, Received, SendHalf, Sending,
+    PeerRegions, Received, Sending,
 };
 use super::kind::Kind;
 use super::machine::{Receiver, Sender};

@@ -1,122 +1,66 @@
-//! The halves of all channels under one type each, so that a program selects a channel at run time.
+//! The halves of all channels under one type each, so that a program selects a channel at run time: the one place at
+//! which calls are dispatched.
 
-use super::delegate::delegate_halves;
-use super::half::{Half, OwnRegions};
+use super::effects::{Effects, InlineWrite, Name};
+use super::half::{
+    Arrival, Completed, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Received, Sending, Step,
+};
+use super::inbound::ReceiveHalf as _;
 use super::kind::Kind;
-use super::ring;
-use super::send_receive;
+use super::outbound::PushSender as _;
 use super::shape::{MemoryPlan, Shape};
-use super::shared_ring;
-use super::write_slot;
-use super::{read_ring, read_slot};
+use super::store::PullSender as _;
+use super::{
+    indirect, read_ring, read_slot, reserved, ring, send_receive, shared_ring, write_slot,
+};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory};
 
-macro_rules! halves {
-    ($($family:ident($module:ident, $sender:ident, $receiver:ident);)*) => {
-        /// The sender half of any channel.
-        #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-        pub enum Sender {
-            $(#[doc = concat!("Of the family `", stringify!($module), "`.")]
-            $family($module::$sender),)*
-        }
-
-        /// The receiver half of any channel.
-        #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-        pub enum Receiver {
-            $(#[doc = concat!("Of the family `", stringify!($module), "`.")]
-            $family($module::$receiver),)*
-        }
-
-        impl Sender {
-            /// The memory that it needs.
-            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
-                match kind.family() {
-                    $(super::Family::$family => $module::plan_sender(kind, shape),)*
-                }
-            }
-
-            /// Creates a sender without peers. The shape must have passed [`Shape::check`].
-            pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                match kind.family() {
-                    $(super::Family::$family => {
-                        Self::$family($module::$sender::new(kind, shape, regions))
-                    })*
-                }
-            }
-
-            /// Enables a planted defect.
-            #[cfg(canary)]
-            pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
-                match self {
-                    $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
-                }
-            }
-        }
-
-        impl Receiver {
-            /// The memory that it needs.
-            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
-                match kind.family() {
-                    $(super::Family::$family => $module::plan_receiver(kind, shape),)*
-                }
-            }
-
-            /// Creates a receiver without peers. The shape must have passed [`Shape::check`].
-            pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                match kind.family() {
-                    $(super::Family::$family => {
-                        Self::$family($module::$receiver::new(kind, shape, regions))
-                    })*
-                }
-            }
-
-            /// Enables a planted defect.
-            #[cfg(canary)]
-            pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
-                match self {
-                    $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
-                }
-            }
-        }
-
-        macro_rules! each {
-            ($half:expr, $one:ident => $call:expr) => {
-                match $half {
-                    $(Self::$family($one) => $call,)*
-                }
-            };
-        }
+/// Calls of a half that work with its own memory and may add requests.
+macro_rules! forward {
+    ($($(#[$about:meta])* $visible:vis fn $call:ident($($name:ident: $type:ty),*) -> $result:ty;)*) => {
+        $($(#[$about])*
+        #[inline]
+        $visible fn $call<M: Memory>(
+            &mut self,
+            $($name: $type,)*
+            own: Own<'_, M>,
+            effects: &mut Effects,
+        ) -> $result {
+            each!(self, half => half.$call($($name,)* &mut Step { own, effects }))
+        })*
     };
 }
 
-halves! {
-    SharedRing(shared_ring, SharedRingSender, SharedRingReceiver);
-    SendReceive(send_receive, TwoSidedSender, TwoSidedReceiver);
-    WriteSlot(write_slot, WriteSlotSender, WriteSlotReceiver);
-    Ring(ring, RingSender, RingReceiver);
-    ReadSlot(read_slot, ReadSlotSender, ReadSlotReceiver);
-    ReadRing(read_ring, ReadRingSender, ReadRingReceiver);
-}
+macro_rules! role {
+    ($role:ident, $sends:literal, $shares:ident, $plan:ident,
+     $($module:ident, $family:ident, $half:ident, $($kind:ident)|+;)*) => {
+        impl $role {
+            /// The memory that it needs.
+            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
+                match kind {
+                    $($(Kind::$kind)|+ => $module::$plan(kind, shape),)*
+                }
+            }
 
-delegate_halves!(each, Sender, Receiver);
+            /// Creates a half without peers. The shape must have passed [`Shape::check`].
+            pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+                match kind {
+                    $($(Kind::$kind)|+ => Self::$family($module::$half::new(kind, shape, regions)),)*
+                }
+            }
 
-/// Either half of any channel, for code that drives senders and receivers alike.
-pub trait AnyHalf: Half + Sized {
-    /// Whether it is a sender.
-    const SENDS: bool;
+            /// Enables a planted defect.
+            #[cfg(canary)]
+            pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
+                match self {
+                    $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
+                }
+            }
+        }
 
-    /// The memory that it needs.
-    fn plan(kind: Kind, shape: &Shape) -> MemoryPlan;
-
-    /// Creates a half without peers. The shape must have passed [`Shape::check`].
-    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
-
-    /// Whether one half serves all peers.
-    fn shares(kind: Kind) -> bool;
-}
-
-macro_rules! any_half {
-    ($half:ident, $sends:literal, $shares:ident) => {
-        impl AnyHalf for $half {
+        impl Half for $role {
             const SENDS: bool = $sends;
 
             fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
@@ -130,9 +74,189 @@ macro_rules! any_half {
             fn shares(kind: Kind) -> bool {
                 kind.$shares()
             }
+
+            forward! {
+                fn connected(peer: Peer, regions: PeerRegions) -> Result<(), Violation>;
+                fn advance() -> Result<(), Violation>;
+                fn completed(completed: Completed) -> Result<(), Violation>;
+                fn arrived(arrival: Arrival) -> Result<(), Violation>;
+            }
+
+            fn lost(&mut self, peer: Peer) {
+                each!(self, half => half.lost(peer));
+            }
+
+            fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects) {
+                each!(self, half => half.wasted(peer, name, effects));
+            }
+
+            fn accused(&self) -> Option<Peer> {
+                each!(self, half => half.accused())
+            }
         }
     };
 }
 
-any_half!(Sender, true, shares_sender);
-any_half!(Receiver, false, shares_receiver);
+macro_rules! channels {
+    ($($module:ident: $family:ident($sender:ident, $receiver:ident) = $($kind:ident)|+;)*) => {
+        /// The sender half of any channel.
+        #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+        pub enum Sender {
+            $(#[doc = concat!("Of `", stringify!($module), "`.")] $family($module::$sender),)*
+        }
+
+        /// The receiver half of any channel.
+        #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+        pub enum Receiver {
+            $(#[doc = concat!("Of `", stringify!($module), "`.")] $family($module::$receiver),)*
+        }
+
+        macro_rules! each {
+            ($role:expr, $one:ident => $call:expr) => {
+                match $role {
+                    $(Self::$family($one) => $call,)*
+                }
+            };
+        }
+
+        role! { Sender, true, shares_sender, plan_sender,
+            $($module, $family, $sender, $($kind)|+;)* }
+        role! { Receiver, false, shares_receiver, plan_receiver,
+            $($module, $family, $receiver, $($kind)|+;)* }
+    };
+}
+
+channels! {
+    send_receive: SendReceive(TwoSidedSender, TwoSidedReceiver) =
+        Send | SendShared | SendBufferless;
+    write_slot: WriteSlot(MailboxSender, MailboxReceiver) =
+        WriteSlotDetached | WriteSlotInlined | WriteSlotImmediate;
+    reserved: Reserved(ReservedSender, ReservedReceiver) = WriteSlotReserved;
+    ring: Ring(RingSender, RingReceiver) =
+        RingDetached | RingImmediate | RingInlinedZeroing | RingInlined;
+    shared_ring: SharedRing(SharedRingSender, SharedRingReceiver) =
+        SharedRingImmediate | SharedRingInlinedZeroing;
+    read_slot: ReadSlot(ReadMailboxSender, ReadMailboxReceiver) =
+        ReadSlotDetached | ReadSlotInlined | ReadSlotNotify;
+    indirect: Indirect(IndirectSender, IndirectReceiver) = ReadSlotIndirect;
+    read_ring: ReadRing(ReadRingSender, ReadRingReceiver) =
+        ReadRingDetached | ReadRingInlined | ReadRingNotify;
+}
+
+impl Sender {
+    forward! {
+        /// Sends a message. It may be announced only by [`Self::flush`].
+        ///
+        /// # Errors
+        /// [`HalfRefusal`]; nothing has happened then.
+        pub fn send(payload: Payload<'_>) -> Result<Sending, HalfRefusal>;
+
+        /// Whether [`Self::send`] of this payload would be accepted now, for programs that need several halves to
+        /// accept a message or none. Requests from the receiver what is missing.
+        ///
+        /// # Errors
+        /// The error that [`Self::send`] would return.
+        pub fn ready(payload: Payload<'_>) -> Result<(), HalfRefusal>;
+
+        /// Like [`Self::send`], into a slot of the caller's choice, on channels with a sender that places its
+        /// messages.
+        ///
+        /// # Errors
+        /// `NoSuch` if senders do not choose slots, or there is no such slot; `Full` while the receiver has not
+        /// released that slot.
+        pub fn send_to(slot: u32, payload: Payload<'_>) -> Result<Sending, HalfRefusal>;
+
+        /// Ends a batch of [`Self::send`]s: one announcement for all, if the channel allows it.
+        pub fn flush() -> ();
+    }
+
+    /// Like [`Self::send`], for a message that needs exactly one WRITE: adds it to `record` instead of the effects,
+    /// next to the present messages of this half, for callers that post the record before anything else. `None` if it
+    /// needs more, does not fit or is refused: post the record and call again, or call [`Self::send`].
+    #[inline]
+    pub fn send_at_once<M: Memory>(
+        &mut self,
+        message: &[u8],
+        own: Own<'_, M>,
+        record: &mut InlineWrite,
+    ) -> Option<Sending> {
+        each!(self, half => half.send_at_once(message, own, record))
+    }
+
+    /// Lends memory for the next message, in the region that peers READ, if there is room for `bytes`: fill it and
+    /// send it, or its beginning, as the only slice of a [`Payload::Gather`]. A loan ends with the next accepted
+    /// [`Self::send`] or the next loan. Only channels with peers that READ the sender's memory lend it; the others
+    /// send from any memory.
+    #[inline]
+    pub fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
+        each!(self, half => half.loan(bytes, own))
+    }
+
+    /// Requests the progress of receivers, if it is known only by request
+    /// ([`Acknowledge::ReadTail`](super::Acknowledge::ReadTail)): for callers that wait for [`Self::is_drained`].
+    pub fn ask_progress(&mut self, effects: &mut Effects) {
+        each!(self, half => half.ask_progress(effects));
+    }
+
+    /// Whether the source of a message is free again. It does not imply that the message was received.
+    #[inline]
+    pub fn is_done(&self, sending: Sending) -> bool {
+        each!(self, half => half.is_done(sending))
+    }
+
+    /// Whether every message has been sent and acknowledged as processed by all receivers.
+    pub fn is_drained(&self) -> bool {
+        each!(self, half => half.is_drained())
+    }
+}
+
+impl Receiver {
+    forward! {
+        /// Returns the next message, if there is one; it is held until it is released. A channel with a receiver
+        /// that fetches messages fetches them into its own buffer for this.
+        ///
+        /// # Errors
+        /// [`Violation`]: a peer wrote an invalid message. Close its link.
+        pub fn receive() -> Result<Option<Received>, Violation>;
+
+        /// Releases the memory of a message, in any order: one that was received, or one that was offered and not
+        /// fetched.
+        ///
+        /// # Errors
+        /// `NoSuch` if it is not held (any more).
+        pub fn release(held: HeldMessage) -> Result<(), HalfRefusal>;
+
+        /// Returns a message to be fetched into a destination of the caller's choice, if the channel can do that;
+        /// [`Self::receive`] then does not return it. Requests it from the sender if that needs a request.
+        ///
+        /// # Errors
+        /// [`Violation`], as [`Self::receive`].
+        pub fn offer() -> Result<Option<Offer>, Violation>;
+
+        /// Fetches an offered message into `into`, which must not be used until it has arrived.
+        ///
+        /// # Errors
+        /// `NoSuch` without such an offer; `TooLong` if `into` is shorter than the offer.
+        pub fn receive_into(offer: HeldMessage, into: LocalSlice) -> Result<(), HalfRefusal>;
+
+        /// Returns the size in bytes of a message fetched by [`Self::receive_into`], once it has arrived; releases
+        /// it.
+        pub fn fetched(offer: HeldMessage) -> Option<u32>;
+
+        /// Acknowledges all released messages now, instead of in batches.
+        pub fn acknowledge() -> ();
+    }
+
+    /// Receives up to `max` messages, passes each to `see` in place and releases it before the next one. Returns
+    /// their number, and the error that ended the loop, if any.
+    #[inline]
+    pub fn drain<M: Memory>(
+        &mut self,
+        max: usize,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+        see: &mut impl FnMut(Received),
+    ) -> (usize, Result<(), Violation>) {
+        each!(self, half => half.drain(max, &mut Step { own, effects }, see))
+    }
+}

@@ -1,48 +1,46 @@
-//! Messages between two ends of a link: the messenger of the global memory (order, credits and validation of the
-//! 56-byte messages of [`crate::wire`]), its WRITEs in flight, and the twenty data channels of paper 001.
+//! The twenty data channels of paper 001. A channel has a sender half and a receiver half. A *bell* is a word that
+//! announces a message.
 //!
-//! A channel has a sender half and a receiver half. A *bell* is a word that announces a message.
-//!
-//! Links, receives and work requests are not handled here. The runtime posts what [`Messenger::peek`] returns and
-//! passes received messages to [`Messenger::received`].
+//! Each is a memory layout, a notification and a direction. A direction is shared by all channels that have it:
+//! `outbound` and `inbound` are the senders and receivers of messages that the sender moves by SEND or WRITE;
+//! `store`, `readers` and the reader's position in `inbound` those of messages that readers READ.
 
 mod acknowledge;
 mod canary;
 mod checksum;
-mod delegate;
 mod effects;
 mod half;
 #[cfg(test)]
 mod hand_tests;
+mod inbound;
+mod indirect;
 mod kind;
 mod machine;
-mod messenger;
+mod outbound;
 #[cfg(test)]
 mod plain;
-pub mod read_ring;
-pub mod read_slot;
+mod read_ring;
+mod read_slot;
 mod readers;
 #[cfg(test)]
 mod reading_tests;
 mod releases;
-pub mod ring;
-pub mod send_receive;
+mod reserved;
+mod ring;
+mod send_receive;
 mod shape;
-pub mod shared_ring;
-mod stand;
-mod underway;
+mod shared_ring;
+mod store;
 mod window;
-pub mod write_slot;
+mod write_slot;
 
 #[cfg(canary)]
 pub use canary::ChannelMutant;
 pub use effects::{Effects, InlineWrite, Name, PostRequest, Posting};
 pub use half::{
     Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload,
-    Peer, PeerRegions, ReceiveHalf, Received, SendHalf, Sending,
+    Peer, PeerRegions, Received, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};
-pub use machine::{AnyHalf, Receiver, Sender};
-pub use messenger::Messenger;
+pub use machine::{Receiver, Sender};
 pub use shape::{Acknowledge, BadShape, DeviceWords, MemoryPlan, Shape, Signal};
-pub use underway::{Underway, WriteKey};

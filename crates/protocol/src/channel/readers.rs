@@ -12,7 +12,9 @@
 use super::acknowledge::Progress;
 use super::canary::{ChannelCanary, ChannelMutant};
 use super::effects::Effects;
-use super::half::{HalfRefusal, Own, OwnRegions, Peer, PeerRegions, own as reach};
+use super::half::{
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Peer, PeerRegions, Step, own as reach,
+};
 use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
 use alloc::vec::Vec;
@@ -26,13 +28,13 @@ pub(super) const START_COPY: u64 = 8;
 pub(super) const READER_WORDS: u64 = 64;
 
 /// The offset of the family's words at the sender.
-pub(super) const fn sender_words(shape: &Shape) -> u64 {
-    (shape.peers_max as u64 * STEP).next_multiple_of(64)
+pub(super) const fn sender_words(readers: u16) -> u64 {
+    (readers as u64 * STEP).next_multiple_of(64)
 }
 
 /// The memory that a sender needs besides its messages: words for its readers, and `words` bytes more.
 pub(super) const fn plan_sender(shape: &Shape, words: u64) -> MemoryPlan {
-    let plan = MemoryPlan::words(sender_words(shape) + words);
+    let plan = MemoryPlan::words(sender_words(shape.peers_max) + words);
     let access = match shape.acknowledge {
         Acknowledge::Word => Access::READ.with(Access::WRITE),
         Acknowledge::Message | Acknowledge::ReadTail => Access::READ,
@@ -56,7 +58,7 @@ pub(super) struct Bells {
 impl Bells {
     pub(super) const fn of(shape: &Shape) -> Self {
         let apart = shape.device.has_head();
-        Self { apart, first: if apart { 0 } else { sender_words(shape) } }
+        Self { apart, first: if apart { 0 } else { sender_words(shape.peers_max) } }
     }
 
     /// The address of a bell at the sender, for its readers.
@@ -151,9 +153,9 @@ impl Readers {
         peer: Peer,
         regions: PeerRegions,
         head: u64,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        let own = step.own;
         self.settle(own)?;
         let Some(reader) = self.readers.get_mut(usize::from(peer.0)) else {
             return Err(Violation("a reader number out of range"));
@@ -162,7 +164,7 @@ impl Readers {
         let progress = Progress::new(self.way, peer, self.unit, word + 8).starting_at(head);
         // All readers share the receives: those of an earlier reader with this number are still posted.
         if peer.0 >= self.receives_of {
-            progress.connected(&self.regions, effects);
+            progress.connected(&self.regions, step.effects);
             self.receives_of = peer.0 + 1;
         }
         *reader = Some(ReaderState { regions, progress });
@@ -182,7 +184,7 @@ impl Readers {
     }
 
     /// Clears the words of lost readers.
-    fn settle<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn settle<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         if !core::mem::take(&mut self.stale) {
             return Ok(());
         }
@@ -202,7 +204,7 @@ impl Readers {
 
     /// Whether there is a reader to send to.
     #[inline]
-    pub(super) fn reachable(&self) -> Result<(), HalfRefusal> {
+    pub(super) fn reachable(&self) -> Accepted<()> {
         if self.readers.iter().any(Option::is_some) {
             return Ok(());
         }
@@ -232,7 +234,7 @@ impl Readers {
     }
 
     /// Polls the words that readers have written. An invalid one does not affect other readers.
-    pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Result<(), Violation> {
+    pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Checked {
         self.settle(own)?;
         let mut result = Ok(());
         for (peer, reader) in (0_u16..).map(Peer).zip(&mut self.readers) {
@@ -257,26 +259,16 @@ impl Readers {
     }
 
     /// Polls for a sender that may be idle, and then asks for outstanding acknowledgements.
-    pub(super) fn advance<M: Memory>(
-        &mut self,
-        head: u64,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let result = self.look(head, own);
+    pub(super) fn advance<M: Memory>(&mut self, head: u64, step: &mut Step<'_, M>) -> Checked {
+        let result = self.look(head, step.own);
         if core::mem::replace(&mut self.rested, head) == head && self.tail < head {
-            self.fetch(effects);
+            self.fetch(step.effects);
         }
         result
     }
 
     /// Handles the completed READ of a tail.
-    pub(super) fn fetched<M: Memory>(
-        &mut self,
-        peer: Peer,
-        head: u64,
-        own: Own<'_, M>,
-    ) -> Result<(), Violation> {
+    pub(super) fn fetched<M: Memory>(&mut self, peer: Peer, head: u64, own: Own<'_, M>) -> Checked {
         if let Some(Some(reader)) = self.readers.get_mut(usize::from(peer.0)) {
             reader.progress.fetched(head, own)?;
             self.measure(head);
@@ -291,7 +283,7 @@ impl Readers {
         head: u64,
         immediate: Option<u32>,
         effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    ) -> Checked {
         if let Some(Some(reader)) = self.readers.get_mut(usize::from(peer.0)) {
             reader.progress.arrived(head, immediate, &self.regions, effects)?;
             self.measure(head);

@@ -4,7 +4,7 @@
 
 extern crate std;
 
-use super::half::{Content, Half, HalfRefusal, HeldMessage, Payload, ReceiveHalf, SendHalf};
+use super::half::{Content, Half as _, HalfRefusal, HeldMessage, Payload};
 use super::kind::Kind;
 use super::plain::Net;
 use super::shape::{Acknowledge, DeviceWords, Shape, Signal};

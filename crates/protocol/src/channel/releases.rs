@@ -1,7 +1,7 @@
 //! The messages that a receiver holds of a ring: the records handed out, and the position up to which all are
 //! released.
 
-use super::half::{HalfRefusal, HeldMessage};
+use super::half::{Accepted, HeldMessage, NOT_HELD};
 use alloc::collections::VecDeque;
 
 /// A record: from a position of the ring to the next one's.
@@ -30,6 +30,12 @@ impl Releases {
     #[inline]
     pub(super) const fn tail(&self) -> u64 {
         self.tail
+    }
+
+    /// The position with these low bits of it in units: those of 32 bits are less than a ring ahead of the tail.
+    #[inline]
+    pub(super) const fn position(&self, low: u32, unit: u64) -> u64 {
+        self.tail + low.wrapping_sub((self.tail / unit) as u32) as u64 * unit
     }
 
     /// The number of records that the tail has not passed.
@@ -101,28 +107,28 @@ impl Releases {
     /// # Errors
     /// `NoSuch` if it is not held (any more).
     #[inline]
-    pub(super) fn release(&mut self, held: HeldMessage) -> Result<(u64, u64), HalfRefusal> {
+    pub(super) fn release(&mut self, held: HeldMessage) -> Accepted<(u64, u64)> {
         match self.only {
             Some(end) if held.0 == self.tail => {
                 self.only = None;
                 self.tail = end;
                 Ok((held.0, end))
             }
-            Some(_) => Err(HalfRefusal::NoSuch("held message")),
+            Some(_) => Err(NOT_HELD),
             None => self.release_listed(held),
         }
     }
 
-    fn release_listed(&mut self, held: HeldMessage) -> Result<(u64, u64), HalfRefusal> {
+    fn release_listed(&mut self, held: HeldMessage) -> Accepted<(u64, u64)> {
         let at = match self.records.front() {
             Some(front) if front.start == held.0 => 0,
             _ => self
                 .records
                 .binary_search_by_key(&held.0, |record| record.start)
-                .map_err(|_| HalfRefusal::NoSuch("held message"))?,
+                .map_err(|_| NOT_HELD)?,
         };
         let Some(record) = self.records.get_mut(at).filter(|record| record.held) else {
-            return Err(HalfRefusal::NoSuch("held message"));
+            return Err(NOT_HELD);
         };
         record.held = false;
         let extent = (record.start, record.end);
@@ -164,6 +170,7 @@ impl Releases {
 
 #[cfg(test)]
 mod tests {
+    use super::super::half::HalfRefusal;
     use super::*;
 
     #[test]

@@ -9,9 +9,11 @@
 //! A grant has 64 bits and never wraps. One that needs more than 52 bits is stored in a word of its own (a *far*
 //! grant), and the copy has the index of that word. The three highest bits belong to the directory.
 
-use super::directory::Copy;
 use alloc::vec::Vec;
 use farside_base::{Grant, NodeId, NodeSet};
+
+/// One node's copy.
+pub(super) type Copy = (NodeId, Grant);
 
 const NODE_SHIFT: u32 = 52;
 const GRANT_MASK: u64 = (1 << NODE_SHIFT) - 1;

@@ -6,7 +6,7 @@
 //! list in [`Copies`].
 
 use super::Level;
-use super::copies::{Copies, List, is_far, node_of};
+use super::copies::{Copies, Copy, List, is_far, node_of};
 use crate::Table;
 use crate::table::hash_in_any_order;
 use alloc::boxed::Box;
@@ -15,9 +15,6 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::slice;
 use farside_base::{Grant, LineAddress, NodeId};
-
-/// One node's copy.
-pub(super) type Copy = (NodeId, Grant);
 
 const PAGE_LINES_LOG2: u32 = 6;
 const PAGE_LINES: usize = 1 << PAGE_LINES_LOG2;

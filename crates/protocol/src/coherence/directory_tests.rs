@@ -3,7 +3,8 @@
 extern crate std;
 
 use super::Level;
-use super::directory::{Copy, Directory};
+use super::copies::Copy;
+use super::directory::Directory;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use farside_base::{GlobalAddress, Grant, LineAddress, LineSize, NodeId};

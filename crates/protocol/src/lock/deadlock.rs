@@ -32,6 +32,7 @@
 use super::canary::LockMutant;
 use super::line::{LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
+use super::waits::Abort;
 use super::{Effects, LockEffect, LockMessage, Probe, ProbedWait, Step, Token};
 use crate::wire::Violation;
 use alloc::vec::Vec;
@@ -47,16 +48,6 @@ struct Met {
     holders: Vec<(Token, SessionId, ProbedWait)>,
     /// The waiter that sent the probe, if the probe has returned, with the youngest wait of the cycle.
     closed: Option<(RequestKey, ProbedWait)>,
-}
-
-/// A victim of this node with a request that is, or may be, in a queue elsewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Abort {
-    pub(super) ticket: Ticket,
-    /// The node to notify when it has left the queue.
-    pub(super) origin: NodeId,
-    line: LineAddress,
-    number: u64,
 }
 
 impl Locks {

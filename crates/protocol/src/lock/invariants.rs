@@ -1,8 +1,8 @@
 //! Invariants between any two steps, and a view of the waiting requests.
 
-use super::deadlock::Abort;
 use super::line::{Authority, LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
+use super::waits::Abort;
 use super::{Ask, Patience, ProbedWait};
 use alloc::vec::Vec;
 use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};

@@ -2,7 +2,7 @@
 //! which node it runs.
 
 use super::canary::{LockCanary, LockMutant};
-use super::loan::Loan;
+use super::lent::Loan;
 use super::{Ask, Mode, Patience, ProbedWait, Range, Token};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -11,36 +11,15 @@
 //! the limit.
 
 use super::canary::LockMutant;
+use super::lent::{Hold, Loan};
 use super::line::{Authority, Holder, LineLocks};
 use super::own::{Locks, TOKENS_LOW};
-use super::session::LockSession;
-use super::{LockEvent, Mode, Range, Token};
-use farside_base::{LineAddress, SessionId, Ticket};
+use super::waits::LockSession;
+use super::{LockEvent, Token};
+use farside_base::{LineAddress, Ticket};
 
 /// Tokens per loan of a home: enough that renewal is rare, few enough that 64 bits last for 2^48 loans.
 const TOKENS_PER_LOAN: u32 = 1 << 16;
-
-/// The terms of a lent line.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Loan {
-    /// The token of the first grant; each further grant has the next one.
-    pub first: Token,
-    /// The number of grants.
-    pub tokens: u32,
-    /// Bytes of the line that can be locked; at least one.
-    pub bytes: u32,
-}
-
-/// The lock that is held on a line when its loan ends.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Hold {
-    /// The session that holds it.
-    pub session: SessionId,
-    /// The locked bytes.
-    pub range: Range,
-    /// The mode.
-    pub mode: Mode,
-}
 
 impl Locks {
     /// Lends a line if possible. Until [`take_back`](Self::take_back) no event may name the line, no node may be

@@ -45,6 +45,7 @@ mod canary;
 mod deadlock;
 mod home;
 mod invariants;
+mod lent;
 mod line;
 mod loan;
 mod own;
@@ -53,12 +54,13 @@ mod requester;
 mod session;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod wire;
 
 #[cfg(canary)]
 pub use canary::LockMutant;
 pub use invariants::Blocked;
-pub use loan::{Hold, Loan};
+pub use lent::{Hold, Loan};
 pub use own::Locks;
 
 use crate::wire::Violation;

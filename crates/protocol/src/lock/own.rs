@@ -1,9 +1,8 @@
 //! The lock machine, and the requests of its own sessions.
 
 use super::canary::{LockCanary, LockMutant};
-use super::deadlock::Abort;
 use super::line::{LineLocks, RequestKey, Rules, Waiter};
-use super::session::LockSession;
+use super::waits::{Abort, LockSession};
 use super::{
     Action, Ask, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest, Mode, Patience,
     Step, Token,

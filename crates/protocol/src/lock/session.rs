@@ -1,44 +1,10 @@
 //! Sessions of this node: the number of their locks and requests, their age, and their wait.
 
-use super::canary::LockMutant;
-use super::line::{Rules, Waiter};
+use super::line::Waiter;
 use super::own::Locks;
+use super::waits::{LockSession, SessionWait};
 use super::{Ask, Mode, Patience, Range, Token};
 use farside_base::{ErrorCode, LineAddress, OperationId, SessionId, Ticket};
-
-/// The state of a session of this node.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct LockSession {
-    /// When it took its first lock, in causal order.
-    pub(super) birth: u64,
-    /// Locks held, and pending requests.
-    pub(super) locks: u32,
-    /// Its last wait ended with `Deadlock`: if it starts over, it keeps its birth.
-    pub(super) victim: bool,
-    /// The one request for which it waits.
-    pub(super) wait: Option<SessionWait>,
-}
-
-/// The line and request for which a session waits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct SessionWait {
-    pub(super) line: LineAddress,
-    pub(super) ticket: Ticket,
-}
-
-impl LockSession {
-    /// Counts a lock. The first one sets the session's birth, unless it starts over as a victim.
-    pub(super) fn count(&mut self, birth_last: &mut u64, rules: Rules) {
-        if self.locks == 0 {
-            if !self.victim || rules.has(LockMutant::VictimForgetsAge) {
-                *birth_last = birth_last.saturating_add(1);
-                self.birth = *birth_last;
-            }
-            self.victim = false;
-        }
-        self.locks += 1;
-    }
-}
 
 impl Locks {
     /// Whether a session waits for a lock.

@@ -10,9 +10,8 @@
 //! the same in every version, so that a peer of another version can be refused with a reason. Bytes after the last
 //! field, unknown kinds and excessive lengths are refused.
 
-use super::event::{FounderSettings, Leases};
-use super::message::{NO_MEMORY, decode_memory};
-use crate::wire::{HOST, decode_host, encode_host};
+use super::settings::{FounderSettings, Leases};
+use crate::wire::{HOST, Violation, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
@@ -689,6 +688,17 @@ impl<'a> Input<'a> {
             .map_err(|_| HelloError::Junk("text"))?
             .into();
         self.end(JoinRefusal { code, text })
+    }
+}
+
+/// Encoded instead of a generation for a member that lends no memory.
+pub(super) const NO_MEMORY: u16 = u16::MAX;
+
+pub(super) const fn decode_memory(bits: u16) -> Result<Option<Generation>, Violation> {
+    match bits {
+        NO_MEMORY => Ok(None),
+        bits if bits < Generation::COUNT => Ok(Some(Generation(bits))),
+        _ => Err(Violation("an invalid memory generation")),
     }
 }
 

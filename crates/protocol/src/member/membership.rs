@@ -34,11 +34,11 @@
 //! same reason no `Ready` node is declared dead for lack of a link.
 
 mod accusations;
+mod judgement;
 mod numbers;
 mod quorum;
 
-use self::accusations::Accusations;
-use self::quorum::Vote;
+use self::judgement::{Accusations, Vote};
 use super::canary::{MemberCanary, MemberMutant};
 use super::event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 use super::hello::{

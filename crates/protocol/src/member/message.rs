@@ -1,9 +1,9 @@
 //! Membership messages between members.
 
 use super::burial::Lane;
-use super::hello::ListedMember;
+use super::hello::{ListedMember, NO_MEMORY, decode_memory};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
-use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
+use farside_base::{Incarnation, NodeId, ViewNumber};
 
 /// How a view differs from the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -225,21 +225,11 @@ impl MemberMessage {
     }
 }
 
-/// Encoded instead of a generation for a member that lends no memory.
-pub(super) const NO_MEMORY: u16 = u16::MAX;
-
-pub(super) const fn decode_memory(bits: u16) -> Result<Option<Generation>, Violation> {
-    match bits {
-        NO_MEMORY => Ok(None),
-        bits if bits < Generation::COUNT => Ok(Some(Generation(bits))),
-        _ => Err(Violation("an invalid memory generation")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use core::net::SocketAddr;
+    use farside_base::Generation;
 
     fn samples() -> [MemberMessage; 17] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));

@@ -22,15 +22,14 @@ pub mod hello;
 pub mod membership;
 pub mod message;
 mod roster;
+mod settings;
 pub mod standing;
 pub mod watch;
 
 pub use burial::Burials;
 #[cfg(canary)]
 pub use canary::MemberMutant;
-pub use event::{
-    Death, Effects, FounderSettings, Identity, Leases, MemberEffect, MemberEvent, RequestId,
-};
+pub use event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 pub use hello::{
     AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join,
     JoinRefusal, ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume,
@@ -38,5 +37,6 @@ pub use hello::{
 };
 pub use membership::Membership;
 pub use message::{Change, MemberMessage};
+pub use settings::{FounderSettings, Leases};
 pub use standing::Standing;
 pub use watch::{Evidence, Outlives, Watch};

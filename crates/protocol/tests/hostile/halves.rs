@@ -1,9 +1,7 @@
 //! The program's use of either half, with arbitrary peers.
 
 use super::Life;
-use farside_protocol::channel::{
-    AnyHalf, Half, Payload, ReceiveHalf, Receiver, SendHalf, Sender, Sending,
-};
+use farside_protocol::channel::{Half, Payload, Receiver, Sender, Sending};
 use farside_protocol::wire::Violation;
 use std::fmt::Debug;
 
@@ -14,7 +12,7 @@ pub(crate) enum HalfRole {
 }
 
 /// Either half, and the calls that the program makes on it.
-pub(crate) trait Driven: AnyHalf + Debug {
+pub(crate) trait Driven: Half + Debug {
     /// A call that the program makes.
     fn act(life: &mut Life<Self>) -> Result<(), Violation>;
 }

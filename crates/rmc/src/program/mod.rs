@@ -4,54 +4,19 @@
 mod btf;
 mod elf;
 mod refusal;
+mod source;
 
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::assembler::{AssembleError, assemble};
 use crate::helpers::StateKind;
 use crate::isa::Instruction;
-use crate::limits::Limits;
 
 pub use elf::load;
 pub use refusal::{LoadError, LoadProblem, StateProblem, Within};
-
-/// Why bytes hold no programs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReadError {
-    /// As an ELF object.
-    Object(Box<LoadError>),
-    /// As text.
-    Text(AssembleError),
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Object(error) => error.fmt(out),
-            Self::Text(error) => error.fmt(out),
-        }
-    }
-}
-
-impl core::error::Error for ReadError {}
-
-/// The programs of an ELF object, or the one of a text for the [`crate::assembler`].
-///
-/// # Errors
-/// The problem and its position. Bytes that are not UTF-8 text are loaded as an object.
-pub fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>, ReadError> {
-    let text = core::str::from_utf8(bytes).ok().filter(|_| !bytes.starts_with(b"\x7fELF"));
-    match text {
-        Some(text) if bytes.len() <= limits.file_bytes_max => {
-            assemble(text).map(|program| alloc::vec![program]).map_err(ReadError::Text)
-        }
-        _ => load(bytes, limits).map_err(ReadError::Object),
-    }
-}
+pub use source::{ReadError, read};
 
 /// Which calls share a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -87,7 +52,7 @@ pub const LOCK_BYTES: u64 = 8;
 
 impl StateDeclaration {
     /// Bytes it takes at an executor when it is full: what counts towards a tenant's quota, and what
-    /// [`Limits::state_bytes_max`] bounds.
+    /// [`state_bytes_max`](crate::Limits::state_bytes_max) bounds.
     ///
     /// An executor takes up to two thousandths and a few hundred bytes more, and less until all of it was used.
     pub fn bytes(&self) -> u64 {

@@ -4,19 +4,18 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::long::{Long, is_long};
-use super::machine::{Machine, Registers};
-use super::memory::{Lent, View};
+use super::memory::{View, input, output};
 use super::meter::Meter;
 use super::{Buffers, FaultKind, Near, Reply, Request, Resource, Span};
 use crate::cost::is_counted;
-use crate::decode::Area;
 use crate::helpers::{
     Argument, Call, Extent, HELPERS, Helper, HelperEffect, PIECE_BYTES, compress, crc32c, status,
     xxhash64,
 };
-use crate::isa::Instruction;
 use crate::program::{Program, StateDeclaration};
-use crate::verify::Verified;
+
+/// Registers of the machine: eleven, one that is always zero, and room so that four bits name one.
+pub(super) type Registers = [u64; 16];
 
 /// The result of a helper call.
 pub(super) enum Called {
@@ -222,24 +221,6 @@ fn clear(view: &mut View<'_>, request: &Request) {
     }
 }
 
-fn out_of_bounds(span: Span) -> FaultKind {
-    FaultKind::OutOfBounds { address: span.address, length: span.length }
-}
-
-pub(super) fn input<'v>(view: &'v View<'_>, span: Span) -> Result<&'v [u8], FaultKind> {
-    if span.length == 0 {
-        return Ok(&[]);
-    }
-    view.get(span.address, span.length as usize).ok_or(out_of_bounds(span))
-}
-
-fn output<'v>(view: &'v mut View<'_>, span: Span) -> Result<&'v mut [u8], FaultKind> {
-    if span.length == 0 {
-        return Ok(&mut []);
-    }
-    view.get_mut(span.address, span.length as usize).ok_or(out_of_bounds(span))
-}
-
 fn pure(request: &Request, bytes: &[u8], output: &mut [u8]) -> u64 {
     match request.call {
         Call::Crc32c => u64::from(crc32c(bytes, request.arguments[2] as u32)),
@@ -273,26 +254,6 @@ fn pieces_fit(request: &Request, pieces: &[u8]) -> bool {
         sum += u64::from(length);
     }
     sum == u64::from(room)
-}
-
-/// The request of a machine that has been restored at a call, or within a long one.
-pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Request> {
-    let program = verified.program();
-    let Some(Instruction::CallHelper { number }) = program.code.get(machine.at) else {
-        return None;
-    };
-    let helper = Helper::with_number(*number)?;
-    let request = request(helper, &machine.registers, &program.states).ok()?;
-    // Variables are not available here; the answer checks them.
-    let held = |span: &Span, writes: bool| match Area::of(span.address) {
-        _ if span.length == 0 => true,
-        Some(Area::Own | Area::Shared) => true,
-        Some(Area::Context | Area::Constants) if writes => false,
-        _ => machine.bytes(program, &Lent::default(), *span).is_some(),
-    };
-    let holds = request.inputs.iter().all(|span| held(span, false))
-        && request.output.iter().all(|span| held(span, true));
-    (helper.effect != HelperEffect::Output && holds).then_some(request)
 }
 
 /// The row of a helper's number.

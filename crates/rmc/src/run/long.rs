@@ -7,12 +7,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::call::input;
-use super::machine::Machine;
-use super::memory::{Lent, View};
-use super::{Fault, FaultKind, Outcome, Request, Span, Stop};
+use super::memory::{View, input};
+use super::{FaultKind, Request, Span};
 use crate::helpers::{Compressor, Hashing, Helper, HelperEffect, status};
-use crate::program::Program;
 
 /// The weight of a byte that a compressor examines: one without a match takes that much longer than one that is hashed
 /// or moved.
@@ -21,7 +18,7 @@ const COMPRESSED_WEIGHT: usize = 4;
 /// A pure helper in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Long {
-    request: Request,
+    pub(super) request: Request,
     /// Units that are done: bytes, or what a compressor counts.
     done: usize,
     /// `None` while nothing has been done here.
@@ -68,7 +65,7 @@ impl Long {
     }
 
     /// Works for `units` units. Returns the result at the end.
-    fn step(&mut self, view: &View<'_>, units: usize) -> Result<Option<u64>, FaultKind> {
+    pub(super) fn step(&mut self, view: &View<'_>, units: usize) -> Result<Option<u64>, FaultKind> {
         let again = if self.work.is_none() { self.done } else { 0 };
         let mut work = match self.work.take() {
             Some(work) => work,
@@ -104,7 +101,7 @@ impl Long {
     }
 
     /// Bytes that it has made.
-    fn made(&self, result: u64) -> &[u8] {
+    pub(super) fn made(&self, result: u64) -> &[u8] {
         match &self.work {
             Some(LongWork::Compress(compress)) => {
                 compress.out.get(..result as usize).unwrap_or(&[])
@@ -117,37 +114,4 @@ impl Long {
 /// Whether a helper that moves `moved` bytes is carried out in pieces, given the bytes of a slice.
 pub(super) fn is_long(helper: &Helper, moved: u64, slice: Option<u64>) -> bool {
     helper.effect == HelperEffect::Pure && slice.is_some_and(|slice| moved > slice)
-}
-
-impl Machine {
-    /// Continues the long helper of a machine that is not ready. `None` if the call continues after the helper.
-    #[cold]
-    pub(super) fn go_on_long(&mut self, program: &Program, lent: Lent<'_>) -> Option<Outcome> {
-        let long = if self.running { self.long.take() } else { None };
-        let Some(mut long) = long else { return Some(self.why_not()) };
-        // An empty slice makes progress too.
-        let units =
-            self.slice.map_or(usize::MAX, |slice| usize::try_from(slice).unwrap_or(usize::MAX));
-        let Lent { own, shared } = lent;
-        let (view, _) = self.view(program, Lent { own: &mut *own, shared: &mut *shared });
-        let kind = match long.step(&view, units.max(1)) {
-            Ok(None) => {
-                self.long = Some(long);
-                return Some(Outcome::Paused);
-            }
-            Ok(Some(result)) => {
-                let (request, made) = (&long.request, long.made(result));
-                let lent = Lent { own, shared };
-                if self.settle(program, lent, request, result, made).is_ok() {
-                    self.paused |= self.slice.is_some();
-                    return self.slice.map(|_| Outcome::Paused);
-                }
-                let Span { address, length } = request.output.unwrap_or_default();
-                FaultKind::OutOfBounds { address, length }
-            }
-            Err(kind) => kind,
-        };
-        self.running = false;
-        Some(Outcome::Stopped(Stop::Fault(Fault { slot: self.at, kind })))
-    }
 }

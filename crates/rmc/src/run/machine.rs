@@ -9,13 +9,16 @@ use super::long::Long;
 use super::memory::{Lent, View};
 use super::meter::Meter;
 use super::shadow::Shadow;
-use super::{Near, Outcome, Request, Stop, call, checked, fast};
+use super::{Outcome, Request, Span, Stop, call};
 use crate::cost::Cost;
 use crate::decode::Area;
-use crate::helpers::Helper;
+use crate::helpers::{Helper, HelperEffect};
+use crate::isa::Instruction;
 use crate::limits::{Budget, FRAME_BYTES, FRAMES_MAX};
 use crate::program::Program;
 use crate::verify::Verified;
+
+pub(super) use super::call::Registers;
 
 /// The registers that a frame saves for its caller. Machine code depends on the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,9 +29,6 @@ pub(super) struct SavedFrame {
     /// R6 to R9.
     pub(super) kept: [u64; 4],
 }
-
-/// Registers of the machine: eleven, one that is always zero, and room so that four bits name one.
-pub(super) type Registers = [u64; 16];
 
 /// One call in progress. See the module.
 #[derive(Clone, Debug, Default)]
@@ -259,44 +259,6 @@ impl Machine {
         self.proven = None;
     }
 
-    /// Runs until the program returns, is stopped or has to wait. `verified` and `lent` must be those of the start, or
-    /// copies of them at another site.
-    #[inline]
-    pub fn run(&mut self, verified: &Verified, lent: Lent<'_>, near: &mut impl Near) -> Outcome {
-        if self.proven != Some(verified.identity()) {
-            self.proven = None;
-        }
-        let Lent { own, shared } = lent;
-        if !self.ready() {
-            let lent = Lent { own: &mut *own, shared: &mut *shared };
-            if let Some(outcome) = self.go_on_long(verified.program(), lent) {
-                return outcome;
-            }
-        }
-        fast::run(self, verified, Lent { own, shared }, near)
-    }
-
-    /// As [`Machine::run`], but checks everything and needs no verification. Many times slower.
-    pub fn run_checked(
-        &mut self,
-        program: &Program,
-        lent: Lent<'_>,
-        near: &mut impl Near,
-    ) -> Outcome {
-        // The program cannot be identified here.
-        self.proven = None;
-        let Lent { own, shared } = lent;
-        if !self.ready() {
-            let lent = Lent { own: &mut *own, shared: &mut *shared };
-            if let Some(outcome) = self.go_on_long(program, lent) {
-                return outcome;
-            }
-        }
-        let outcome = checked::run(self, program, Lent { own, shared }, near);
-        self.running = matches!(outcome, Outcome::Suspended(_) | Outcome::Paused);
-        outcome
-    }
-
     #[inline]
     pub(super) fn ready(&self) -> bool {
         self.running && self.pending.is_none() && self.long.is_none()
@@ -331,7 +293,7 @@ impl Machine {
         &'a self,
         program: &'a Program,
         lent: &'a Lent<'_>,
-        span: super::Span,
+        span: Span,
     ) -> Option<&'a [u8]> {
         let offset = span.address as u32 as usize;
         let bytes: &[u8] = match Area::of(span.address)? {
@@ -564,7 +526,7 @@ impl Machine {
             return Err(RestoreError);
         }
         if pending || long > 0 {
-            let again = call::request_again(&machine, verified).ok_or(RestoreError)?;
+            let again = machine.request_again(verified).ok_or(RestoreError)?;
             match (pending, long.checked_sub(1)) {
                 (true, None) if again.call.suspends() => machine.pending = Some(again),
                 (false, Some(done))
@@ -576,6 +538,26 @@ impl Machine {
             }
         }
         Ok(machine)
+    }
+
+    /// The request of a call that has been restored at a helper, or within a long one.
+    fn request_again(&self, verified: &Verified) -> Option<Request> {
+        let program = verified.program();
+        let Some(Instruction::CallHelper { number }) = program.code.get(self.at) else {
+            return None;
+        };
+        let helper = Helper::with_number(*number)?;
+        let request = call::request(helper, &self.registers, &program.states).ok()?;
+        // Variables are not available here; the answer checks them.
+        let held = |span: &Span, writes: bool| match Area::of(span.address) {
+            _ if span.length == 0 => true,
+            Some(Area::Own | Area::Shared) => true,
+            Some(Area::Context | Area::Constants) if writes => false,
+            _ => self.bytes(program, &Lent::default(), *span).is_some(),
+        };
+        let holds = request.inputs.iter().all(|span| held(span, false))
+            && request.output.iter().all(|span| held(span, true));
+        (helper.effect != HelperEffect::Output && holds).then_some(request)
     }
 }
 

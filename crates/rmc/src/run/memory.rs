@@ -1,5 +1,6 @@
 //! Access to the memory areas of a call, by virtual address.
 
+use super::{FaultKind, Span};
 use crate::program::Program;
 
 /// Variables that the executor lends for the duration of a run. Their sizes are those of the program's
@@ -72,4 +73,22 @@ impl View<'_> {
         *place = bytes;
         Some(())
     }
+}
+
+fn out_of_bounds(span: Span) -> FaultKind {
+    FaultKind::OutOfBounds { address: span.address, length: span.length }
+}
+
+pub(super) fn input<'v>(view: &'v View<'_>, span: Span) -> Result<&'v [u8], FaultKind> {
+    if span.length == 0 {
+        return Ok(&[]);
+    }
+    view.get(span.address, span.length as usize).ok_or(out_of_bounds(span))
+}
+
+pub(super) fn output<'v>(view: &'v mut View<'_>, span: Span) -> Result<&'v mut [u8], FaultKind> {
+    if span.length == 0 {
+        return Ok(&mut []);
+    }
+    view.get_mut(span.address, span.length as usize).ok_or(out_of_bounds(span))
 }

@@ -6,9 +6,6 @@
 //! progress, however short, and nothing is executed twice. Since the reserve is returned when the slice ends, a budget
 //! is exhausted at the same charge for any division into slices.
 
-use super::machine::Machine;
-use super::memory::Lent;
-use super::{Near, Outcome};
 use crate::cost::Charges;
 use crate::limits::Budget;
 use crate::program::Program;
@@ -52,7 +49,7 @@ impl Meter {
     }
 
     /// Reserves all but a slice.
-    fn cut(&mut self, most: u64) {
+    pub(super) fn cut(&mut self, most: u64) {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let keep = |left: &mut i64| {
             let slice = (*left).min(most);
@@ -65,7 +62,7 @@ impl Meter {
     }
 
     /// Returns the reserve to the budget.
-    fn join(&mut self) {
+    pub(super) fn join(&mut self) {
         self.instructions += core::mem::take(&mut self.instructions_aside);
         self.bytes += core::mem::take(&mut self.bytes_aside);
     }
@@ -95,45 +92,4 @@ fn signed(value: u64) -> i64 {
 #[inline]
 fn behind_start(budget: &Budget, cost: u32) -> i64 {
     signed(budget.instructions).saturating_sub_unsigned(u64::from(cost))
-}
-
-impl Machine {
-    /// As [`Machine::run`], but pauses after a slice: a number of instructions, or of bytes that helpers move.
-    ///
-    /// It returns [`Outcome::Paused`], and the next run continues there, by any engine. The effects of the call, and
-    /// the budget left at the end, do not depend on the slices.
-    ///
-    /// A slice is exceeded by the work up to the next safepoint: some 256 instructions, of which a helper counts as
-    /// 16 and a division or an atomic as 8. Pure helpers that move more than a slice are carried out a slice at a
-    /// time. Other calls run in between, so a program that hashes or compresses shared variables that they change
-    /// must take a lock. Programs that end within [`crate::Limits::unpaused_max`] instructions pause at helpers only.
-    pub fn run_slice(
-        &mut self,
-        verified: &Verified,
-        instructions: u64,
-        lent: Lent<'_>,
-        near: &mut impl Near,
-    ) -> Outcome {
-        self.sliced(instructions, |machine| machine.run(verified, lent, near))
-    }
-
-    /// As [`Machine::run_slice`], but checks everything and needs no verification.
-    pub fn run_checked_slice(
-        &mut self,
-        program: &Program,
-        instructions: u64,
-        lent: Lent<'_>,
-        near: &mut impl Near,
-    ) -> Outcome {
-        self.sliced(instructions, |machine| machine.run_checked(program, lent, near))
-    }
-
-    pub(super) fn sliced(&mut self, most: u64, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
-        self.meter.cut(most);
-        self.slice = Some(most);
-        let outcome = run(self);
-        self.slice = None;
-        self.meter.join();
-        outcome
-    }
 }

@@ -23,6 +23,7 @@
 mod call;
 mod checked;
 mod fast;
+mod interpret;
 mod long;
 mod machine;
 mod memory;

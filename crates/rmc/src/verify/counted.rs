@@ -23,113 +23,26 @@
 use alloc::vec::Vec;
 
 use super::bounds::{Bounds, Loop, With};
+use super::induction::{COUNTERS_MAX, Count, STEP_MAX};
 use super::interned::Interned;
 use super::scalar::Scalar;
 use super::state::{AbstractState, Number, Value};
 use super::step::FactsOfAll;
-use super::structure::written;
 use crate::cost::Cost;
-use crate::isa::{AluOp, Instruction, Operand, Register, Width};
+use crate::isa::Register;
 
-/// Most counters of a loop.
-const COUNTERS_MAX: usize = 4;
 /// Greatest nesting of summarized loops.
 const NESTED_MAX: usize = 3;
 /// Smallest trip count to summarize: unrolling fewer iterations is as fast.
 const TURNS_MIN: u64 = 3;
 /// Greatest trip count to summarize, so that sums of costs do not overflow.
 const TURNS_MAX: u64 = 1 << 40;
-/// Greatest step of a counter per iteration.
-const STEP_MAX: u64 = 1 << 20;
 /// Greatest absolute value of a counter, so that no arithmetic here overflows.
 const FAR: i64 = 1 << 61;
 /// Paths of a loop that may return to its header with a different state.
 const OTHERS_MAX: u8 = 2;
 /// Failed attempts at summarization per loop header.
 const TRIES_MAX: u8 = 6;
-
-/// What a path has added to each counter since the loop header. Dropped when another instruction writes one of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Count {
-    /// The summarization that it belongs to.
-    id: u32,
-    /// The frame that has the counters.
-    depth: u8,
-    /// Registers, each with what was added; the rest is the same throughout.
-    added: [(u8, i64); COUNTERS_MAX],
-    counters: u8,
-}
-
-impl Count {
-    pub(super) fn id(&self) -> u32 {
-        self.id
-    }
-
-    fn added(&self) -> &[(u8, i64)] {
-        &self.added[..usize::from(self.counters)]
-    }
-
-    /// Applies an instruction of the counters' frame. Returns whether the count still holds.
-    fn follow(&mut self, instruction: Instruction) -> bool {
-        let sum = match instruction {
-            Instruction::Alu {
-                width: Width::Double,
-                op: op @ (AluOp::Add | AluOp::Sub),
-                dst,
-                src: Operand::Immediate(by),
-            } => {
-                let by = i64::from(by);
-                Some((dst.number(), if op == AluOp::Add { by } else { -by }))
-            }
-            _ => None,
-        };
-        let lost = lost(instruction);
-        self.added[..usize::from(self.counters)].iter_mut().all(|(register, added)| match sum {
-            Some((to, by)) if to == *register => {
-                *added = added.saturating_add(by);
-                added.unsigned_abs() <= STEP_MAX
-            }
-            Some(_) => true,
-            None => lost >> *register & 1 == 0,
-        })
-    }
-}
-
-/// Bits of the registers that an instruction changes in the frame that runs it.
-fn lost(instruction: Instruction) -> u16 {
-    const CALL: u16 = 0b11_1111;
-    let calls =
-        matches!(instruction, Instruction::CallHelper { .. } | Instruction::CallFunction { .. });
-    let bit = |register: Register| 1 << register.number();
-    let [register] = written(instruction);
-    if calls { CALL } else { register.map_or(0, bit) }
-}
-
-impl AbstractState {
-    /// Applies the next instruction to the counts.
-    #[inline]
-    pub(super) fn count(&mut self, instruction: Instruction) {
-        if !self.counts.is_empty() {
-            self.count_it(instruction);
-        }
-    }
-
-    /// Drops the counts of loops with a dead counter, by the bits of dead registers.
-    pub(super) fn forget_counts(&mut self, dead: u16) {
-        if !self.counts.is_empty() {
-            let depth = self.depth();
-            let dies = |(register, _): &(u8, i64)| dead >> register & 1 == 1;
-            self.counts.retain(|count| count.depth != depth || !count.added().iter().any(dies));
-        }
-    }
-
-    fn count_it(&mut self, instruction: Instruction) {
-        let depth = self.depth();
-        let leaves = instruction == Instruction::Exit;
-        self.counts
-            .retain_mut(|count| count.depth != depth || !leaves && count.follow(instruction));
-    }
-}
 
 /// A register that counts.
 #[derive(Clone, Copy, Debug)]

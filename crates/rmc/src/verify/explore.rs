@@ -19,7 +19,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::bounds::{Bounds, Loop};
-use super::counted::{Again, Behind, Count, Counted, Tries, Turn};
+use super::counted::{Again, Behind, Counted, Tries, Turn};
+use super::induction::Count;
 use super::problem::Problem;
 use super::state::{AbstractState, CELLS_MAX, Spot};
 use super::step::{Next, Stepper};
@@ -431,7 +432,7 @@ impl Explorer {
 
     /// The index of the summarization that a count belongs to.
     fn place_of(&self, count: &Count) -> Option<usize> {
-        self.counted.binary_search_by_key(&count.id(), Counted::id).ok()
+        self.counted.binary_search_by_key(&count.id, Counted::id).ok()
     }
 
     /// The summarization that may hide the end of a path contained in this visited state: the path is within its loop
@@ -569,7 +570,8 @@ impl Explorer {
         let others = self.path.iter_mut().filter_map(|stretch| stretch.other.as_mut());
         let others = others.map(|(_, state)| state);
         let counted = self.counted.iter_mut().flat_map(Counted::states);
-        self.stepper.known.keep(memories.chain(others).chain(counted).chain([state]));
+        let states = memories.chain(others).chain(counted).chain([state]);
+        self.stepper.known.keep(states.flat_map(AbstractState::ids_mut));
     }
 
     /// Searches the visited states of a slot for one that contains this state.

@@ -93,7 +93,9 @@ impl Fixpoint {
     /// Starts a path from a join point with its present state.
     fn depart(&mut self, key: &Key) -> Result<(), (usize, Problem)> {
         if self.stepper.known.is_full() {
-            self.stepper.known.keep(self.known.values_mut().map(|known| &mut known.state));
+            self.stepper
+                .known
+                .keep(self.known.values_mut().flat_map(|known| known.state.ids_mut()));
         }
         let Some(known) = self.known.get(key) else {
             return Ok(());

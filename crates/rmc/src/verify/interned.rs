@@ -5,7 +5,6 @@
 use alloc::vec::Vec;
 
 use super::scalar::Scalar;
-use super::state::AbstractState;
 
 /// The index of a set of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,20 +159,18 @@ impl Interned {
         self.scalars.len() > self.full
     }
 
-    /// Removes all sets that these states do not refer to.
-    pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut AbstractState>) {
+    /// Removes all sets but these, and updates their indices.
+    pub(super) fn keep<'a>(&mut self, ids: impl Iterator<Item = &'a mut Id>) {
         let mut kept = Self::full_at(self.full_least);
         let mut moved = alloc::vec![Id::NONE; self.scalars.len()];
         moved[0] = Id::UNKNOWN;
-        for state in states {
-            state.rename(&mut |id: Id| {
-                let to = &mut moved[id.0 as usize];
-                if *to == Id::NONE {
-                    *to = Id(kept.scalars.len() as u32);
-                    kept.scalars.push(self.scalars[id.0 as usize]);
-                }
-                *to
-            });
+        for id in ids {
+            let to = &mut moved[id.0 as usize];
+            if *to == Id::NONE {
+                *to = Id(kept.scalars.len() as u32);
+                kept.scalars.push(self.scalars[id.0 as usize]);
+            }
+            *id = *to;
         }
         kept.full = kept.full_least.max(kept.scalars.len() * 2);
         *self = kept;

@@ -11,6 +11,7 @@
 
 use alloc::vec::Vec;
 
+use super::interned::Id;
 use super::scalar::Scalar;
 use super::tnum::Bits;
 use crate::isa::{AluOp, Width};
@@ -255,6 +256,22 @@ fn lower_half(of: &Scalar) -> Option<Scalar> {
     let Scalar { least32, most32, signed_least32, signed_most32, .. } = *of;
     let halves = Scalar { bits, least32, most32, signed_least32, signed_most32, ..Scalar::UNKNOWN };
     halves.tighten()
+}
+
+/// A number of which that set is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Number {
+    pub(super) id: Id,
+    pub(super) link: SymbolLink,
+}
+
+impl Number {
+    pub(super) const UNKNOWN: Self = Self::unlinked(Id::UNKNOWN);
+
+    /// A number of which only the set is known.
+    pub(super) const fn unlinked(id: Id) -> Self {
+        Self { id, link: SymbolLink::NONE }
+    }
 }
 
 /// Which symbols of one state were found to be which of another, and how far from them.

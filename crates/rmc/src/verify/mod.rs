@@ -5,7 +5,7 @@
 //! and its unsigned and signed ranges of 64 and 32 bits (`scalar.rs`, `tnum.rs`); an address by the memory area and the
 //! range of its offset; a stack byte by whether it was written. The condition of a jump refines its operands on both
 //! paths (`refine.rs`), and with them all numbers that derive from the same value (`link.rs`) or are related by a sum
-//! (`relation.rs`). The transfer function is `step.rs`.
+//! (`relation.rs`, `relate.rs`). The transfer function is `step.rs`.
 //!
 //! Two analyses, the one with the lower cost at run time first:
 //!
@@ -30,12 +30,14 @@ mod call;
 mod counted;
 mod explore;
 mod fixpoint;
+mod induction;
 mod interned;
 mod link;
 mod live;
 mod memory;
 mod problem;
 mod refine;
+mod relate;
 mod relation;
 mod scalar;
 mod state;
@@ -46,7 +48,6 @@ mod tests;
 mod tnum;
 mod verification;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::cost::Charges;
@@ -57,7 +58,7 @@ use crate::program::{Program, SourcePosition};
 
 pub use crate::cost::Cost;
 pub use problem::{Expected, FoundValue, MemoryKind, Problem, Refusal};
-pub use verification::Verification;
+pub use verification::{Verification, verify};
 
 /// A program that was accepted, ready to run.
 #[derive(Clone, Debug)]
@@ -171,21 +172,5 @@ impl Verified {
 
     pub(crate) fn fused(&self) -> &[Op] {
         &self.fused
-    }
-}
-
-/// Verifies a program against limits: runs a [`Verification`] to completion.
-///
-/// # Errors
-/// Which instruction is refused, its source line, and why. The verdict is deterministic for a program and limits.
-///
-/// # Cost
-/// Some microseconds for a program of the library, tens of milliseconds for a program built to be slow.
-pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
-    let mut verification = Verification::new(program, limits);
-    loop {
-        if let Some(verdict) = verification.step(u32::MAX) {
-            return verdict;
-        }
     }
 }

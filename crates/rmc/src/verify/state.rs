@@ -4,13 +4,15 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::counted::Count;
+use super::induction::Count;
 use super::interned::{Id, Interned};
 use super::link::{Renaming, SymbolLink};
 use super::relation::Relation;
 use super::scalar::Scalar;
-use crate::isa::Register;
+use crate::isa::{Instruction, Register};
 use crate::limits::FRAME_BYTES;
+
+pub(super) use super::link::Number;
 
 /// Memory that an address leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,22 +28,6 @@ pub(super) enum Pointee {
 /// Most values that a proof keeps at a time: some 25 MB with the sets that they name, whatever a hostile
 /// program does.
 pub(super) const CELLS_MAX: usize = 1 << 18;
-
-/// A number of which that set is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Number {
-    pub(super) id: Id,
-    pub(super) link: SymbolLink,
-}
-
-impl Number {
-    pub(super) const UNKNOWN: Self = Self::unlinked(Id::UNKNOWN);
-
-    /// A number of which only the set is known.
-    pub(super) const fn unlinked(id: Id) -> Self {
-        Self { id, link: SymbolLink::NONE }
-    }
-}
 
 /// Whether all numbers of a set are in another one.
 #[inline]
@@ -506,9 +492,33 @@ impl AbstractState {
         self.number_that(|number| number.link.is_related(link)).is_some()
     }
 
-    /// Maps the index of every set that it refers to.
-    pub(super) fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
-        self.numbers_mut().for_each(|number| number.id = name(number.id));
+    /// The indices of all sets that it refers to.
+    pub(super) fn ids_mut(&mut self) -> impl Iterator<Item = &mut Id> {
+        self.numbers_mut().map(|number| &mut number.id)
+    }
+
+    /// Applies the next instruction to the counts.
+    #[inline]
+    pub(super) fn count(&mut self, instruction: Instruction) {
+        if !self.counts.is_empty() {
+            self.count_it(instruction);
+        }
+    }
+
+    /// Drops the counts of loops with a dead counter, by the bits of dead registers.
+    pub(super) fn forget_counts(&mut self, dead: u16) {
+        if !self.counts.is_empty() {
+            let depth = self.depth();
+            let dies = |(register, _): &(u8, i64)| dead >> register & 1 == 1;
+            self.counts.retain(|count| count.depth != depth || !count.added().iter().any(dies));
+        }
+    }
+
+    fn count_it(&mut self, instruction: Instruction) {
+        let depth = self.depth();
+        let leaves = instruction == Instruction::Exit;
+        self.counts
+            .retain_mut(|count| count.depth != depth || !leaves && count.follow(instruction));
     }
 
     /// Removes the running frame, and every address of it on stacks. Registers of callers hold none, since a call

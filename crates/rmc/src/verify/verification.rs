@@ -30,7 +30,7 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
 /// A verification in progress: plain data that any thread may continue with [`Verification::step`].
 ///
-/// Its verdict is that of [`super::verify()`], which is a loop over it, for any sizes of steps. It analyses at most
+/// Its verdict is that of [`verify()`], which is a loop over it, for any sizes of steps. It analyses at most
 /// three times `walked_max` and once `widened_max` instructions of [`Limits`], all that twice before it refuses,
 /// besides abandoned loop summarizations, which are bounded by the size of the program; some steps analyse none.
 ///
@@ -92,7 +92,7 @@ impl Verification {
     /// `None` before and after.
     ///
     /// # Errors
-    /// Which instruction is refused, its source line, and why, as [`super::verify()`].
+    /// Which instruction is refused, its source line, and why, as [`verify()`].
     ///
     /// # Cost
     /// Some 100 ns an instruction, and a microsecond for programs built to be slow. A step never analyses more
@@ -195,6 +195,22 @@ impl Verification {
                 Ok(paths(stepper, None))
             }
             Err(found) => again(fixpoint.stepper, found),
+        }
+    }
+}
+
+/// Verifies a program against limits: runs a [`Verification`] to completion.
+///
+/// # Errors
+/// Which instruction is refused, its source line, and why. The verdict is deterministic for a program and limits.
+///
+/// # Cost
+/// Some microseconds for a program of the library, tens of milliseconds for a program built to be slow.
+pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
+    let mut verification = Verification::new(program, limits);
+    loop {
+        if let Some(verdict) = verification.step(u32::MAX) {
+            return verdict;
         }
     }
 }

@@ -6,11 +6,11 @@ use farside_fabric::{Fabric, FabricError, Port, PortSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What each message that comes to a node costs its program; to be changed while it runs.
+/// The cost of each message that arrives at a node, charged to its program; it may be changed at any time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Toll(Arc<AtomicU64>);
+pub(super) struct ArrivalCost(Arc<AtomicU64>);
 
-impl Toll {
+impl ArrivalCost {
     pub(super) fn set(&self, ns: u64) {
         self.0.store(ns, Ordering::Relaxed);
     }
@@ -20,7 +20,7 @@ impl Toll {
 pub(super) struct Charged {
     pub(super) inner: Arc<dyn Fabric>,
     pub(super) net: SimNet,
-    pub(super) toll: Toll,
+    pub(super) arrival_cost: ArrivalCost,
 }
 
 impl Fabric for Charged {
@@ -28,14 +28,14 @@ impl Fabric for Charged {
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let (inner, net) = (self.inner.open(spec)?, self.net.clone());
-        Ok(Box::new(ChargedPort { inner, net, toll: self.toll.clone() }))
+        Ok(Box::new(ChargedPort { inner, net, arrival_cost: self.arrival_cost.clone() }))
     }
 }
 
 struct ChargedPort {
     inner: Box<dyn Port>,
     net: SimNet,
-    toll: Toll,
+    arrival_cost: ArrivalCost,
 }
 
 impl Port for ChargedPort {
@@ -58,7 +58,7 @@ impl Port for ChargedPort {
             matches!(done.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate)
         };
         let messages = out[..count].iter().filter(received).count() as u64;
-        self.net.spend_ns(messages * self.toll.0.load(Ordering::Relaxed));
+        self.net.spend_ns(messages * self.arrival_cost.0.load(Ordering::Relaxed));
         count
     }
 }

@@ -1,4 +1,4 @@
-//! The table ours / paper and the workload that changes, as Markdown.
+//! The document with the comparison to the paper and the changing workload, as Markdown.
 
 use super::{
     CALLS, Figure, NETWORK_PS_PER_BYTE, PHASES, PRICES, ROUND_TRIP_NS, SimSite, Study, figures,
@@ -6,8 +6,8 @@ use super::{
 use farside::Error;
 use std::fmt::Write;
 
-/// The document `crates/sim/CALLS.md`: Figures 3 to 7 of 003 from calls in virtual time, and what the
-/// chooser of places does. The same at every call.
+/// Returns the document `crates/sim/CALLS.md`: Figures 3 to 7 of 003 from calls in virtual time, and the choices of
+/// the placement algorithm. Deterministic.
 ///
 /// # Errors
 /// As [`figures`] and [`Study::run`].
@@ -38,13 +38,13 @@ are those that 003 §4 takes for its own model; `call_bench` lists each number w
 were chosen here. Nothing was measured on an adapter.
 ";
 
-/// A READ of 1 MiB by a client, as 003 §4.2 has it: reckoned, not run.
+/// Time of a READ of 1 MiB by a client, as in 003 §4.2: computed, not simulated.
 fn one_read_us() -> f64 {
     let bytes_ns = ((1_u64 << 20) * NETWORK_PS_PER_BYTE).div_ceil(1_000);
     (ROUND_TRIP_NS + bytes_ns) as f64 / 1e3
 }
 
-/// What a finding of the paper comes to here.
+/// Writes the findings of the paper with the values measured here.
 fn findings(out: &mut String, all: &[Figure]) {
     let at = |name: &str| {
         let nodes = all.first().and_then(|scan| scan.crossover(name));
@@ -110,7 +110,7 @@ fn findings(out: &mut String, all: &[Figure]) {
     }
 }
 
-/// Which place costs most and which least, for the numbers of accesses of Figure 7.
+/// Describes the most and the least expensive site for the numbers of accesses of Figure 7.
 fn costs(figure: Option<&Figure>) -> String {
     let cost = |place: SimSite, at: usize| {
         let line = figure.and_then(|figure| figure.lines.get(place as usize));

@@ -1,30 +1,30 @@
-//! Figures 3 to 7 of 003, from calls that were run in virtual time.
+//! Figures 3 to 7 of 003, from calls in virtual time.
 
 use super::{CallScene, NFP6000, NICS, SimSite};
 use farside::Error;
 use farside::call::{PlaceModel, Prices};
 
-/// A chart: labels of its axes, and its lines.
+/// A chart: its axis labels and lines.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// Of the paper.
+    /// Number of the figure in the paper.
     pub number: u32,
-    /// What it shows.
+    /// Title of the chart.
     pub title: &'static str,
     /// The label of the horizontal axis.
     pub across: &'static str,
     /// The label of the vertical axis.
     pub up: &'static str,
-    /// What is drawn.
+    /// The lines of the chart.
     pub lines: Vec<FigureLine>,
 }
 
 /// A line of a figure.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FigureLine {
-    /// Which place, and which adapter.
+    /// The site and the adapter.
     pub name: String,
-    /// Across and up.
+    /// Points (x, y).
     pub points: Vec<(f64, f64)>,
 }
 
@@ -33,9 +33,9 @@ pub struct FigureLine {
 pub const PRICES: Prices =
     Prices { latency: 0.0, client_core: 1.0, nic_core: 0.25, host_core: 1.0, network: 4.0 };
 
-/// Nodes of the lists.
+/// Lengths of the lists, in nodes.
 const NODES: [u64; 11] = [1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 128];
-/// Bytes of the buffers.
+/// Sizes of the buffers, in bytes.
 const BYTES: [u64; 11] = [
     1 << 10,
     1 << 11,
@@ -49,10 +49,10 @@ const BYTES: [u64; 11] = [
     1 << 19,
     1 << 20,
 ];
-/// Accesses of Figure 7.
+/// Numbers of accesses of Figure 7.
 pub(super) const ACCESSES: [u64; 4] = [1, 8, 32, 128];
 
-/// All of them; the same at every call.
+/// Returns all figures. Deterministic.
 ///
 /// # Errors
 /// As [`CallScene::new`].
@@ -98,7 +98,7 @@ pub fn figures() -> Result<Vec<Figure>, Error> {
     ])
 }
 
-/// What is drawn: each adapter's calls, and one-sided requests once.
+/// Returns the lines of a chart: calls per adapter, and one-sided requests once.
 fn series() -> Vec<(String, super::Nic, SimSite)> {
     let mut all = vec![(SimSite::Client.to_string(), NFP6000, SimSite::Client)];
     all.extend(NICS.map(|nic| (format!("call, {}", nic.name), nic, SimSite::Nic)));
@@ -113,7 +113,7 @@ fn hashes() -> Result<[Vec<FigureLine>; 2], Error> {
     lines(&BYTES, |scene, bytes| scene.counted(|scene| scene.checksum(bytes)))
 }
 
-/// Latency and bytes of a call of each size.
+/// Returns latency and bytes of a call of each size.
 fn lines(
     sizes: &[u64],
     call: impl Fn(&mut CallScene, u64) -> Result<super::Counted, Error>,
@@ -135,7 +135,7 @@ fn lines(
     Ok(all)
 }
 
-/// Cost and latency at each place, for each number of accesses.
+/// Returns cost and latency at each site, for each number of accesses.
 fn costs() -> Result<Vec<FigureLine>, Error> {
     let mut all = Vec::new();
     for place in SimSite::ALL {
@@ -144,7 +144,7 @@ fn costs() -> Result<Vec<FigureLine>, Error> {
         let mut points = Vec::new();
         for accesses in ACCESSES {
             let counted = scene.counted(|scene| scene.search(accesses))?;
-            // The network as it was counted, and not as the model of the place has it.
+            // The network bytes are the counted ones, not those of the model of the site.
             let model = scene.model(place);
             let network_bytes = counted.network_bytes();
             let model = PlaceModel { call_bytes: network_bytes, access_bytes: 0, ..model };
@@ -157,7 +157,7 @@ fn costs() -> Result<Vec<FigureLine>, Error> {
 }
 
 impl Figure {
-    /// Where the line of this name first is below the one-sided one, if it is anywhere.
+    /// Returns the first x value at which the line of this name is below the one-sided one, if any.
     pub fn crossover(&self, name: &str) -> Option<f64> {
         let base = self.lines.iter().find(|line| line.name == SimSite::Client.to_string())?;
         let line = self.lines.iter().find(|line| line.name.ends_with(name))?;

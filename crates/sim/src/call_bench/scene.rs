@@ -1,6 +1,6 @@
-//! The client, the host and the adapter's processor, connected, with a list and a buffer in the host's memory.
+//! The connected client, host and adapter's processor, with a list and a buffer in the host's memory.
 
-use super::charged::{Charged, Toll};
+use super::charged::{ArrivalCost, Charged};
 use super::{
     FROM_NIC_NS, HOST_ACCESS_NS, HOST_START_NS, NIC_START_NS, Nic, ROUND_TRIP_NS, SimSite,
     TO_NIC_NS, network,
@@ -21,19 +21,19 @@ use std::sync::Arc;
 const NODES: [&str; 3] = ["client", "nic", "host"];
 /// Bytes of a node of a list: key, value, next.
 const NODE_BYTES: u64 = 24;
-/// Where the list begins, and the buffer.
+/// Offsets of the list and the buffer.
 const LIST: u64 = 64;
 const BUFFER: u64 = 1 << 16;
 const BUFFER_BYTES_MAX: u64 = 1 << 20;
-/// Longest list that there is.
+/// Maximum length of a list.
 pub const NODES_MAX: u64 = 128;
-/// Connecting takes fewer steps.
+/// Number of steps after which connecting fails.
 const STEPS_MAX: u32 = 1_000_000;
 
-/// What one call did: counted by decorators at each node, and by the net on each way.
+/// Counters of one call: from decorators at each node, and from the net per path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
-    /// From call to answer, in virtual time.
+    /// Virtual time from call to answer.
     pub took_ns: u64,
     /// At the client, the adapter's processor and the host.
     pub at: [FabricCounts; 3],
@@ -43,12 +43,12 @@ pub struct Counted {
     pub nic: [Traffic; 2],
     /// The adapter's processor to host memory, and back.
     pub local: [Traffic; 2],
-    /// What the program returned.
+    /// Result of the program.
     pub result: u64,
 }
 
 impl Counted {
-    /// Bytes through the network: what the client sends and what comes back.
+    /// Returns the bytes through the network: sent and received by the client.
     pub const fn network_bytes(&self) -> u64 {
         self.host[0].bytes + self.host[1].bytes + self.nic[0].bytes + self.nic[1].bytes
     }
@@ -60,7 +60,7 @@ struct Job {
     hint: u64,
 }
 
-/// The client: one call at a time.
+/// The client, which runs one batch of calls at a time.
 struct Client {
     net: SimNet,
     placed: Placed,
@@ -71,12 +71,12 @@ struct Client {
     took_ns: u64,
 }
 
-enum Party {
+enum SceneActor {
     Client(Box<Client>),
     Server(Box<CallServer>),
 }
 
-impl Actor for Party {
+impl Actor for SceneActor {
     fn run(&mut self) -> Spent {
         let busy = match self {
             Self::Server(server) => server.turn(),
@@ -123,9 +123,9 @@ impl Client {
 /// The client, the adapter's processor and the host, with their clocks.
 pub struct CallScene {
     net: SimNet,
-    stage: ActorNetwork<Party>,
+    stage: ActorNetwork<SceneActor>,
     fabrics: [Arc<CountFabric>; 3],
-    tolls: [Toll; 3],
+    arrival_costs: [ArrivalCost; 3],
     search: PlacedProgram,
     checksum: PlacedProgram,
     host_start_ns: u64,
@@ -139,7 +139,7 @@ impl std::fmt::Debug for CallScene {
     }
 }
 
-/// The initial cost models of the sites for the chooser: those of the scene.
+/// Returns the initial cost models of the sites for the placement algorithm: those of the scene.
 fn models(nic: &Nic) -> [PlaceModel; 3] {
     let model =
         |place: SimSite, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
@@ -168,26 +168,26 @@ fn models(nic: &Nic) -> [PlaceModel; 3] {
 }
 
 impl CallScene {
-    /// Three ends that are connected, and a list of [`NODES_MAX`] nodes.
+    /// Creates three connected nodes, and a list of [`NODES_MAX`] nodes.
     ///
     /// # Errors
     /// Errors of the facade; none is expected.
     pub fn new(nic: &Nic, prices: Prices) -> Result<Self, Error> {
         let options = SimOptions::on_hardware(INFINIBAND, NO_TIME);
         let net = SimNet::new(1, options);
-        let tolls: [Toll; 3] = Default::default();
+        let arrival_costs: [ArrivalCost; 3] = Default::default();
         let fabrics = std::array::from_fn(|at| {
-            let (inner, toll) = (net.fabric(NODES[at]), tolls[at].clone());
-            let charged = Charged { inner, net: net.clone(), toll };
+            let (inner, arrival_cost) = (net.fabric(NODES[at]), arrival_costs[at].clone());
+            let charged = Charged { inner, net: net.clone(), arrival_cost };
             Arc::new(CountFabric::new(Arc::new(charged)))
         });
         let of = |at: usize| -> Arc<dyn Fabric> { Arc::<CountFabric>::clone(&fabrics[at]) };
-        let server = ServerOptions { sessions: 4, ..ServerOptions::default() };
+        let server = ServerOptions::default().sessions(4);
         let mut host = CallServer::listen(&of(2), "host", &server)?;
         let memory = host.make_region(0, BUFFER + BUFFER_BYTES_MAX, Access::ALL)?;
         fill(&memory)?;
         let mut beside = CallServer::listen_with_host(&of(1), "nic", "host", &server)?;
-        let caller = CallerOptions { slots: 16, ..CallerOptions::default() };
+        let caller = CallerOptions::default().slots(16);
         let mut callers =
             [Caller::begin(&of(0), "host", &caller)?, Caller::begin(&of(0), "nic", &caller)?];
         let mut servers = [&mut host, &mut beside];
@@ -208,15 +208,15 @@ impl CallScene {
             ended: Vec::new(),
             took_ns: 0,
         };
-        stage.add(NODES[0], Party::Client(Box::new(client)));
-        stage.add(NODES[1], Party::Server(Box::new(beside)));
-        stage.add(NODES[2], Party::Server(Box::new(host)));
+        stage.add(NODES[0], SceneActor::Client(Box::new(client)));
+        stage.add(NODES[1], SceneActor::Server(Box::new(beside)));
+        stage.add(NODES[2], SceneActor::Server(Box::new(host)));
         let (search, checksum, host_start_ns) = (search?, checksum?, HOST_START_NS);
         let scene = Self {
             net,
             stage,
             fabrics,
-            tolls,
+            arrival_costs,
             search,
             checksum,
             host_start_ns,
@@ -247,7 +247,7 @@ impl CallScene {
 
     /// Sets the time after which the adapter's processor starts a call.
     pub fn set_nic_start(&self, ns: u64) {
-        self.tolls[1].set(ns);
+        self.arrival_costs[1].set(ns);
     }
 
     /// Sets the time after which the host starts a call.
@@ -255,15 +255,15 @@ impl CallScene {
         self.host_start_ns = ns;
     }
 
-    /// Every call runs there from now on, or where it costs least.
+    /// Pins every call to a site from now on, or lets each run at the cheapest.
     pub fn pin(&mut self, place: Option<SimSite>) {
         let at = place.and_then(|place| SimSite::ALL.iter().position(|other| *other == place));
-        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+        if let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) {
             client.placed.placement().pin(at);
         }
     }
 
-    /// What the chooser knows of a place.
+    /// Returns the initial cost model of a site.
     pub fn model(&self, place: SimSite) -> PlaceModel {
         self.models[place as usize].clone()
     }
@@ -271,7 +271,7 @@ impl CallScene {
     /// Searches the list for its node of this number, from 1.
     ///
     /// # Errors
-    /// How the call ended otherwise.
+    /// The error of the call.
     pub fn search(&mut self, nodes: u64) -> Result<PlacedAnswer, Error> {
         let mut answers = self.search_all(&[nodes])?;
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
@@ -283,9 +283,9 @@ impl CallScene {
     /// The error of the first one that failed.
     pub fn search_all(&mut self, nodes: &[u64]) -> Result<Vec<PlacedAnswer>, Error> {
         let Some(head) = Word::new(0, LIST) else { return Ok(Vec::new()) };
-        // Its loads, which no fabric sees, are charged with the message that asks for them.
+        // The host's loads, which no fabric sees, are charged with the message that requests them.
         let most = nodes.iter().max().copied().unwrap_or(0);
-        self.tolls[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
+        self.arrival_costs[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
         let job = |nodes: &u64| Job {
             program: self.search,
             parameters: ListSearch { head, key: *nodes }.to_bytes(),
@@ -295,19 +295,19 @@ impl CallScene {
         self.run(jobs)
     }
 
-    /// The checksum of `bytes` bytes.
+    /// Computes the checksum of `bytes` bytes.
     ///
     /// # Errors
-    /// How the call ended otherwise.
+    /// The error of the call.
     pub fn checksum(&mut self, bytes: u64) -> Result<PlacedAnswer, Error> {
         let Some(buffer) = Word::new(0, BUFFER) else { return Err(ErrorCode::BadForm.into()) };
-        self.tolls[2].set(self.host_start_ns);
+        self.arrival_costs[2].set(self.host_start_ns);
         let parameters = Checksum { buffer, bytes, start: 0 }.to_bytes();
         let mut answers = self.run(vec![Job { program: self.checksum, parameters, hint: 1 }])?;
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
     }
 
-    /// What is done by these calls, counted.
+    /// Returns the counters of these calls.
     ///
     /// # Errors
     /// As the calls.
@@ -345,14 +345,14 @@ impl CallScene {
 
     fn run(&mut self, jobs: Vec<Job>) -> Result<Vec<PlacedAnswer>, Error> {
         let count = jobs.len();
-        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+        if let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) {
             client.jobs = jobs;
         }
         self.stage.wake(NODES[0]);
         self.stage.run_until(u64::MAX, |stage| {
-            matches!(stage.actor(0), Some(Party::Client(client)) if client.ended.len() == count)
+            matches!(stage.actor(0), Some(SceneActor::Client(client)) if client.ended.len() == count)
         });
-        let Some(Party::Client(client)) = self.stage.actor_mut(0) else {
+        let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) else {
             return Err(ErrorCode::TimedOut.into());
         };
         let ended: Result<Vec<_>, Error> = client.ended.drain(..).collect();
@@ -363,7 +363,8 @@ impl CallScene {
     }
 }
 
-/// A list of [`NODES_MAX`] nodes with the keys 1, 2, ..., each with ten times its key as value, and a buffer.
+/// Fills the memory with a list of [`NODES_MAX`] nodes with the keys 1, 2, ..., each with ten times its key as value,
+/// and with a buffer.
 fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
     let bad = |_| Error::with(ErrorCode::BadConfiguration, "the memory is too small");
     for key in 1..=NODES_MAX {
@@ -376,7 +377,7 @@ fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
     memory.write(BUFFER, &bytes).map_err(bad)
 }
 
-/// Lets everything happen until it is so.
+/// Polls callers and servers and steps the network until `done`.
 fn until(
     net: &SimNet,
     callers: &mut [Caller],

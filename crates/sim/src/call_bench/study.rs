@@ -1,4 +1,4 @@
-//! A workload with changing lists, load and link: the chooser's choices compared with each fixed site (003 §5.2).
+//! A workload with changing lists, load and link: adaptive placement compared with each fixed site (003 §5.2).
 
 use super::{
     CallScene, FROM_NIC_NS, HOST_START_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic, ROUND_TRIP_NS,
@@ -7,20 +7,21 @@ use super::{
 use farside::Error;
 use farside::call::Prices;
 
-/// What holds for a while.
+/// A period of the workload with constant parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase {
-    /// What changes, for people.
+    /// Name of the change, for tables.
     pub name: &'static str,
-    /// Nodes that each search passes.
+    /// Number of list nodes that each search visits.
     pub nodes: u64,
-    /// Until the adapter's processor takes up a call.
+    /// Time until the adapter's processor starts a call.
     pub nic_start_ns: u64,
-    /// Until the host's does.
+    /// Time until the host's processor starts a call.
     pub host_start_ns: u64,
-    /// Client to host and back; to the adapter's processor it is as much longer or shorter.
+    /// Round trip time between client and host, at least [`ROUND_TRIP_NS`]; that to the adapter's processor grows by
+    /// the same amount.
     pub round_trip_ns: u64,
-    /// The local link.
+    /// The adapter with its local link.
     pub nic: Nic,
 }
 
@@ -33,10 +34,10 @@ const QUIET: Phase = Phase {
     nic: NFP6000,
 };
 
-/// Calls of a phase.
+/// Number of calls of a phase.
 pub const CALLS: u32 = 1_000;
 
-/// The workload. No place is best in all of it.
+/// The workload. No site is the best in all phases.
 pub const PHASES: [Phase; 8] = [
     Phase { name: "single nodes", ..QUIET },
     Phase { name: "short lists", nodes: 3, ..QUIET },
@@ -54,34 +55,34 @@ pub const PHASES: [Phase; 8] = [
     Phase { name: "a network of 25 us", nodes: 3, round_trip_ns: 25_000, ..QUIET },
 ];
 
-/// What a phase took, in virtual time.
+/// Total times of a phase, in virtual time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PhaseTimes {
-    /// All calls where the chooser put them.
+    /// Time of all calls with adaptive placement.
     pub chosen_ns: u64,
-    /// All calls at each place, in the order of [`SimSite::ALL`].
+    /// Time of all calls at each fixed site, in the order of [`SimSite::ALL`].
     pub fixed_ns: [u64; 3],
-    /// How many calls the chooser put at each place.
+    /// Number of calls that the placement algorithm ran at each site.
     pub chosen: [u32; 3],
 }
 
 impl PhaseTimes {
-    /// The best place.
+    /// Returns the best fixed site and its time.
     pub fn best(&self) -> (SimSite, u64) {
         let all = SimSite::ALL.into_iter().zip(self.fixed_ns);
         all.min_by_key(|(_, ns)| *ns).unwrap_or((SimSite::Client, 0))
     }
 }
 
-/// The workload run with the chooser and at each fixed place.
+/// Results of the workload with adaptive placement and at each fixed site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Study {
-    /// By phase.
+    /// Results per phase.
     pub phases: Vec<PhaseTimes>,
 }
 
 impl Study {
-    /// SimSite it: the same at every call.
+    /// Runs the workload. Deterministic.
     ///
     /// # Errors
     /// As [`CallScene::new`].
@@ -111,7 +112,7 @@ impl Study {
         Ok(Self { phases })
     }
 
-    /// What everything took: chosen, and at each place.
+    /// Returns the total times: with adaptive placement, and at each site.
     pub fn total(&self) -> (u64, [u64; 3]) {
         let chosen = self.phases.iter().map(|phase| phase.chosen_ns).sum();
         let fixed = |at: usize| self.phases.iter().map(|phase| phase.fixed_ns[at]).sum();

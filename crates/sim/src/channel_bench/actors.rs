@@ -11,24 +11,24 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Unsuccessful checks of bells between two polls of the port, as in the facade's receiver.
-const LOOKS_PER_TURN: u64 = 64;
-/// Longest pause between two round trips: some round trips of this hardware.
+const CHECKS_PER_POLL: u64 = 64;
+/// Maximum pause between two round trips: several round trips of this hardware.
 const PAUSE_NS: u64 = 5_000;
 
-/// What has been seen so far.
+/// Counts and times of a study.
 #[derive(Default, Debug)]
 pub(super) struct Score {
-    /// Messages of the channel that were released, and how many of them are not measured.
+    /// Number of released messages of the channel, including the warm-up.
     pub(super) received: u64,
     warm: u64,
     goal: u64,
     first_ns: u64,
     last_ns: u64,
-    /// Round trips.
+    /// Measured round trip times.
     pub(super) trips_ns: Vec<u64>,
-    /// When the message was sent that is on its way, in a ping-pong.
+    /// Time at which the message in flight of a ping-pong was sent.
     since_ns: Option<u64>,
-    /// From there until the poll that found it.
+    /// Times from sending until the poll that found the message.
     pub(super) one_way_ns: Vec<u64>,
     pub(super) error: Option<Error>,
 }
@@ -67,7 +67,7 @@ impl Score {
         self.received >= self.goal || self.error.is_some()
     }
 
-    /// Messages that count.
+    /// Returns the number of measured messages.
     pub(super) const fn measured(&self) -> u64 {
         self.received.saturating_sub(self.warm)
     }
@@ -83,23 +83,23 @@ pub(super) struct Outbox {
     pub(super) sender: Sender,
     pub(super) charges: Charges,
     pub(super) message: Vec<u8>,
-    /// Where messages are that are sent without a copy.
+    /// Registered memory of messages that are sent without a copy.
     pub(super) slice: Option<Slice>,
     pub(super) _buffer: Option<Buffer>,
-    /// Whether it has to poll its port for messages to proceed.
-    pub(super) turns: bool,
-    /// Whether a message is seen as soon as it is stored: then storing takes its time first.
+    /// Whether the sender must poll its port for messages to proceed.
+    pub(super) needs_polls: bool,
+    /// Whether a message is visible as soon as it is stored: then the time to store it is charged first.
     pub(super) stores: bool,
-    /// The message's copy has been charged.
-    pub(super) paid: bool,
+    /// Whether the message's copy has been charged.
+    pub(super) copy_charged: bool,
     /// Whether the channel was full since the last message.
     pub(super) full: bool,
     /// Whether the last poll of the port may have freed space.
     pub(super) again: bool,
 }
 
-/// What became of a message.
-enum Gave {
+/// Result of offering a message to a channel.
+enum Offered {
     Taken,
     /// The channel is full; how to continue.
     Full(Then),
@@ -108,13 +108,13 @@ enum Gave {
 }
 
 impl Outbox {
-    fn give(&mut self) -> Result<Gave, Error> {
-        if !self.paid {
-            self.paid = true;
+    fn offer(&mut self) -> Result<Offered, Error> {
+        if !self.copy_charged {
+            self.copy_charged = true;
             let ns = self.charges.before_send_ns();
             self.net.spend_ns(ns);
             if self.stores && ns > 0 {
-                return Ok(Gave::Copying);
+                return Ok(Offered::Copying);
             }
         }
         let sent = match self.slice {
@@ -125,56 +125,56 @@ impl Outbox {
             self.full = true;
             // It polled its port after the channel was full, which may have freed space.
             self.again = !self.again;
-            return Ok(Gave::Full(if self.again { Then::Run } else { Then::Poll }));
+            return Ok(Offered::Full(if self.again { Then::Run } else { Then::Poll }));
         }
         self.again = false;
         if std::mem::take(&mut self.full) {
             self.net.spend_ns(self.charges.acknowledged_ns());
         }
-        self.paid = false;
-        Ok(Gave::Taken)
+        self.copy_charged = false;
+        Ok(Offered::Taken)
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        if self.turns { self.sender.progress() } else { Ok(()) }
+        if self.needs_polls { self.sender.progress() } else { Ok(()) }
     }
 }
 
-/// A receiver that polls.
+/// A polling receiver.
 pub(super) struct Inbox {
     pub(super) net: SimNet,
     pub(super) receiver: Receiver,
     pub(super) charges: Charges,
     pub(super) scores: Scores,
-    /// Acknowledges each message at once.
+    /// Whether each message is acknowledged at once.
     pub(super) prompt: bool,
     pub(super) log: Vec<u8>,
-    /// Unsuccessful checks since the last message, and when the last one was.
-    pub(super) vain: u64,
-    pub(super) looked_ns: u64,
+    /// Number of unsuccessful checks since the last message; `checked_ns` is the time of the last one.
+    pub(super) unsuccessful: u64,
+    pub(super) checked_ns: u64,
 }
 
 impl Inbox {
-    /// Returns the next message. Checks that a resting actor skipped are performed now: after [`LOOKS_PER_TURN`]
+    /// Returns the next message. Performs the checks that a resting actor skipped: after [`CHECKS_PER_POLL`]
     /// unsuccessful ones the facade polls its port.
     fn poll(&mut self) -> Result<Option<Message>, Error> {
         let now_ns = self.net.now_ns();
-        let interval_ns = self.charges.look_ns().max(1);
-        let skipped = (now_ns - self.looked_ns.min(now_ns)) / interval_ns;
-        let looks = if self.charges.looks_at_port() { 1 } else { 1 + skipped.min(LOOKS_PER_TURN) };
-        self.looked_ns = now_ns;
-        for _ in 0..looks {
+        let interval_ns = self.charges.check_ns().max(1);
+        let skipped = (now_ns - self.checked_ns.min(now_ns)) / interval_ns;
+        let checks = if self.charges.polls_port() { 1 } else { 1 + skipped.min(CHECKS_PER_POLL) };
+        self.checked_ns = now_ns;
+        for _ in 0..checks {
             if let Some(message) = self.receiver.poll()? {
-                let after_vain = std::mem::take(&mut self.vain) > 0;
-                self.net.spend_ns(self.charges.received_ns(after_vain));
+                let after_unsuccessful = std::mem::take(&mut self.unsuccessful) > 0;
+                self.net.spend_ns(self.charges.received_ns(after_unsuccessful));
                 if self.log.len() >= message.len() {
                     message.read(0, &mut self.log[..message.len()])?;
                 }
                 return Ok(Some(message));
             }
-            self.vain += 1;
+            self.unsuccessful += 1;
         }
-        self.net.spend_ns(self.charges.look_ns());
+        self.net.spend_ns(self.charges.check_ns());
         Ok(None)
     }
 
@@ -186,12 +186,12 @@ impl Inbox {
         }
     }
 
-    /// How the actor continues after an unsuccessful poll.
+    /// Returns how the actor continues after an unsuccessful poll.
     fn rest(&self) -> Then {
-        if self.charges.looks_at_port() || self.vain >= LOOKS_PER_TURN {
+        if self.charges.polls_port() || self.unsuccessful >= CHECKS_PER_POLL {
             return Then::Poll;
         }
-        Then::PollAtMost((LOOKS_PER_TURN - self.vain) * self.charges.look_ns().max(1))
+        Then::PollAtMost((CHECKS_PER_POLL - self.unsuccessful) * self.charges.check_ns().max(1))
     }
 }
 
@@ -199,7 +199,7 @@ fn go(then: Then) -> Spent {
     Spent { then, ..Spent::NOTHING }
 }
 
-/// The step of an actor, or its end when something went wrong.
+/// Returns the step of an actor, or ends it after an error.
 fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
     step.map_or_else(
         |error| {
@@ -210,7 +210,7 @@ fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
     )
 }
 
-/// Sends as much as it may.
+/// Sends as many messages as permitted.
 pub(super) struct BenchSource {
     pub(super) outbox: Outbox,
     pub(super) scores: Scores,
@@ -218,9 +218,9 @@ pub(super) struct BenchSource {
 
 impl BenchSource {
     fn step(&mut self) -> Result<Then, Error> {
-        match self.outbox.give()? {
-            Gave::Taken | Gave::Copying => Ok(Then::Run),
-            Gave::Full(then) => Ok(then),
+        match self.outbox.offer()? {
+            Offered::Taken | Offered::Copying => Ok(Then::Run),
+            Offered::Full(then) => Ok(then),
         }
     }
 }
@@ -232,7 +232,7 @@ impl Actor for BenchSource {
     }
 }
 
-/// Receives.
+/// Receives and releases messages.
 pub(super) struct Sink {
     pub(super) inbox: Inbox,
 }
@@ -256,24 +256,24 @@ impl Actor for Sink {
     }
 }
 
-/// Answers each message with one.
+/// Answers each message with another one.
 pub(super) struct Echo {
     pub(super) inbox: Inbox,
     pub(super) outbox: Outbox,
-    /// Answers that are due.
+    /// Number of pending answers.
     pub(super) due: u32,
 }
 
 impl Echo {
     fn step(&mut self) -> Result<Then, Error> {
         if self.due > 0 {
-            return match self.outbox.give()? {
-                Gave::Taken => {
+            return match self.outbox.offer()? {
+                Offered::Taken => {
                     self.due -= 1;
                     Ok(Then::Run)
                 }
-                Gave::Copying => Ok(Then::Run),
-                Gave::Full(then) => Ok(then),
+                Offered::Copying => Ok(Then::Run),
+                Offered::Full(then) => Ok(then),
             };
         }
         self.outbox.look()?;
@@ -298,12 +298,12 @@ impl Actor for Echo {
     }
 }
 
-/// Where a round trip is.
+/// Progress of a round trip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trip {
     Pause,
     Send,
-    /// Since then the message has been given.
+    /// The message has been offered since then.
     Sending(u64),
     Waiting(u64),
     Back(u64),
@@ -344,10 +344,10 @@ impl Pinger {
     }
 
     fn send(&mut self, since_ns: u64) -> Result<(Trip, Then), Error> {
-        Ok(match self.outbox.give()? {
-            Gave::Taken => (Trip::Waiting(since_ns), Then::Run),
-            Gave::Copying => (Trip::Sending(since_ns), Then::Run),
-            Gave::Full(then) => (Trip::Sending(since_ns), then),
+        Ok(match self.outbox.offer()? {
+            Offered::Taken => (Trip::Waiting(since_ns), Then::Run),
+            Offered::Copying => (Trip::Sending(since_ns), Then::Run),
+            Offered::Full(then) => (Trip::Sending(since_ns), then),
         })
     }
 

@@ -1,17 +1,17 @@
-//! The cost of facade calls, without that of their ports, by kind of channel.
+//! Processor time of facade calls, without that of their ports, by kind of channel.
 //!
-//! | what | charged | why |
+//! | operation | charge | reason |
 //! | --- | --- | --- |
 //! | a message given as bytes | a copy of it | into the request, the staging memory or the ring |
 //! | a checksum, of `read-ring-inlined` with prefetching | a comparison of the bytes, at both ends | it reads each of them |
-//! | an unsuccessful check of a word | a load for each word | the line stays in the cache while it is not written |
+//! | an unsuccessful check of a word | a load for each word | the line stays in the cache until it is written |
 //! | a received message | a miss for its first line | the receiver reads the message, and the adapters of this machine write to memory, not to caches |
-//! | a bell or last word in the same or the next line | nothing more | a miss brings its neighbour along |
-//! | one that is further away | a miss | |
-//! | a bell apart from messages | a miss, if the previous check was unsuccessful | otherwise it was known to be ahead |
-//! | zeroing a released record | as a copy of its bytes | its lines are not in the cache, and are fetched to be owned before they are cleared: clearing warm memory would be twice as fast |
+//! | a bell or last word in the same or the next line | no additional charge | a miss also fetches the adjacent line |
+//! | a more distant bell or last word | a miss | |
+//! | a bell separate from messages | a miss, if the previous check was unsuccessful | otherwise it was known to be ahead |
+//! | zeroing a released record | a copy of its bytes | its lines are not in the cache, and are fetched for ownership before they are cleared: clearing cached memory would be twice as fast |
 //! | a word of acknowledgement that unblocks the sender | a miss | the adapter wrote it |
-//! | a word stored at the adapter | a doorbell | it goes over the bus, as a doorbell does |
+//! | a word stored at the adapter | a doorbell | it crosses the bus, as a doorbell does |
 //! | a copy into a log | a copy | 001 figure 4 |
 
 use super::{BenchRequest, ChannelCluster};
@@ -19,19 +19,19 @@ use crate::fabric::ProcessorCosts;
 use crate::stage::Spent;
 use farside::channel::{Family, Kind};
 
-/// Two lines: a miss brings them both.
+/// Two lines: a miss fetches both.
 const LINES: u32 = 128;
 
-/// How a receiver learns of a message.
+/// The way in which a receiver detects a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shows {
-    /// By a word that it checks.
+    /// It checks a word.
     Word,
-    /// By a completion: of a receive, or of a READ.
+    /// It polls a completion: of a receive, or of a READ.
     Completion,
 }
 
-/// One row: what a kind's halves do locally.
+/// The local work of the two halves of a kind of channel.
 #[derive(Clone, Copy, Debug)]
 struct Local {
     shows: Shows,
@@ -39,7 +39,7 @@ struct Local {
     bells: u32,
     /// Whether the bell is separate from the message.
     apart: bool,
-    /// Whether both ends of a record are read, or only one, with the message on one side of it.
+    /// Whether both ends of a record are read, or only one, with the message adjacent to it.
     both_ends: bool,
     zeroes: bool,
 }
@@ -84,9 +84,9 @@ pub(super) struct Charges {
     checksums: bool,
     copies_out: bool,
     integers: bool,
-    /// Words that the sender stores at its adapter for a message, and the receiver at its own.
+    /// Number of words that the sender stores at its adapter for a message, and the receiver at its adapter.
     device_stores: [u64; 2],
-    /// Words that a receiver checks to find that there is no message.
+    /// Number of words that a receiver checks to find that there is no message.
     words: u64,
 }
 
@@ -107,7 +107,7 @@ impl Charges {
         }
     }
 
-    /// Before a message is given to the sender.
+    /// Returns the time before a message is given to the sender.
     pub(super) fn before_send_ns(&self) -> u64 {
         let bytes = u64::from(self.bytes);
         let spent = Spent {
@@ -118,32 +118,32 @@ impl Charges {
         spent.local_ns(&self.costs) + self.device_stores[0] * self.costs.doorbell_ns
     }
 
-    /// A word of acknowledgement has come.
+    /// Returns the time to read an arrived word of acknowledgement.
     pub(super) const fn acknowledged_ns(&self) -> u64 {
         self.costs.miss_ns
     }
 
     /// Whether each poll of the receiver polls its port.
-    pub(super) fn looks_at_port(&self) -> bool {
+    pub(super) fn polls_port(&self) -> bool {
         self.row.shows == Shows::Completion
     }
 
-    /// An unsuccessful check, without the poll of the port.
-    pub(super) fn look_ns(&self) -> u64 {
+    /// Returns the time of an unsuccessful check, without the poll of the port.
+    pub(super) fn check_ns(&self) -> u64 {
         match self.row.shows {
             Shows::Word => self.words * self.costs.load_ns,
             Shows::Completion => 0,
         }
     }
 
-    /// The cost of receiving a message: checking it, and copying it out if requested.
-    /// `after_vain`: the previous check found nothing.
-    pub(super) fn received_ns(&self, after_vain: bool) -> u64 {
+    /// Returns the time to receive a message: checking it, and copying it out if requested. `after_unsuccessful`:
+    /// whether the previous check was unsuccessful.
+    pub(super) fn received_ns(&self, after_unsuccessful: bool) -> u64 {
         let far = self.row.both_ends && self.bytes + self.row.bells > LINES;
-        let two = far || self.row.apart && after_vain;
+        let two = far || self.row.apart && after_unsuccessful;
         let spent = Spent {
             misses: if self.integers { 0 } else { 1 + u64::from(two) },
-            loads: if self.looks_at_port() { 0 } else { self.words },
+            loads: if self.polls_port() { 0 } else { self.words },
             compared_bytes: if self.checksums { u64::from(self.bytes) } else { 0 },
             copied_bytes: if self.copies_out { u64::from(self.bytes) } else { 0 },
             ..Spent::NOTHING
@@ -151,7 +151,7 @@ impl Charges {
         spent.local_ns(&self.costs)
     }
 
-    /// Before a message is released.
+    /// Returns the time before a message is released.
     pub(super) fn before_release_ns(&self) -> u64 {
         let record = u64::from(self.bytes.next_multiple_of(8) + self.row.bells);
         let zeroed =
@@ -160,7 +160,7 @@ impl Charges {
     }
 }
 
-/// Words stored at an adapter for each message: by the sender, by the receiver.
+/// Returns the numbers of words stored at an adapter per message: by the sender, by the receiver.
 fn device_stores(request: &BenchRequest) -> [u64; 2] {
     let (head, tail) = (request.device.has_head(), request.device.has_tail());
     match request.kind.family() {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_beside_its_message_costs_nothing_more_and_a_distant_one_a_miss() {
+    fn adjacent_bell_is_free_and_distant_bell_costs_a_miss() {
         let near = charges(Kind::RingInlined, 64, |_| ());
         let far = charges(Kind::RingInlined, 1_024, |_| ());
         let costs = CONNECTX5.costs;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_or_zeroed_is_charged() {
+    fn copies_and_zeroing_are_charged() {
         let costs = CONNECTX5.costs;
         let ring = charges(Kind::RingInlinedZeroing, 1_000, |_| ());
         assert_eq!(ring.before_send_ns(), 1_000 / costs.copy_bytes_per_ns);

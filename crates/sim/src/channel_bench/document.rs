@@ -1,4 +1,4 @@
-//! The table ours / paper, as Markdown.
+//! The document with the measurements and the comparison to the paper, as Markdown.
 
 use super::findings::FINDINGS;
 use super::{BenchEntry, BenchRequest, CONNECTX5, Pattern, measure};
@@ -6,7 +6,7 @@ use farside::Error;
 use farside::channel::{Kind, table};
 use std::fmt::Write;
 
-/// Sizes of messages of the tables.
+/// Message sizes of the tables.
 const SIZES: [u32; 4] = [16, 256, 4_096, 65_536];
 
 /// Returns the document `crates/sim/CHANNELS.md`: the measurements of every channel on [`CONNECTX5`], and the findings
@@ -57,7 +57,7 @@ what is measured and what is charged. The paper's figures are not to be had as n
 stand beside ratios. Figures that are no ratios name their unit.
 ";
 
-/// One row for each channel.
+/// Writes a table with one row per channel.
 fn table(
     out: &mut String,
     pattern: Pattern,
@@ -77,7 +77,7 @@ fn table(
                 out.push_str(" |");
                 continue;
             }
-            // What repeats itself after a few messages need not be repeated often.
+            // Deterministic rates need few repetitions.
             let messages = if bytes > 16_384 { 200 } else { 1_000 };
             let request = BenchRequest { messages, ..BenchRequest::new(kind, bytes, pattern) };
             let entry = measure(&request, &CONNECTX5)?;

@@ -1,4 +1,4 @@
-//! The findings of 001 §6 as ratios, measured here. `crates/sim/tests/channel_findings.rs` asserts those that hold;
+//! The findings of 001 §6 as ratios of measurements. `crates/sim/tests/channel_findings.rs` asserts those that hold;
 //! [`document`](super::document()) prints them.
 
 use super::{BenchEntry, BenchRequest, CONNECTX5, Pattern, Times, measure};
@@ -9,22 +9,22 @@ use farside::channel::{DeviceWords, Kind};
 /// One number of a finding.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// What it is.
+    /// Name of the number.
     pub label: String,
     /// Its value: a ratio, unless the label has a unit.
     pub value: f64,
 }
 
-/// A statement of the paper and the numbers here.
+/// A statement of the paper and the measured numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding {
-    /// A few words.
+    /// A short name.
     pub name: &'static str,
-    /// The paper's words and where they are.
+    /// Quotation of the paper, with its location.
     pub paper: &'static str,
-    /// What the numbers are.
+    /// Meaning of the numbers.
     pub what: &'static str,
-    /// What is so here, and why it differs where it does.
+    /// Interpretation of the numbers, with the reasons for differences.
     pub reading: &'static str,
     /// Measures the numbers.
     ///
@@ -34,7 +34,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The finding of this name.
+    /// Returns the finding of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         FINDINGS.iter().find(|finding| finding.name == name)
     }
@@ -65,7 +65,7 @@ fn rate(request: &BenchRequest) -> Result<f64, Error> {
     measure(request, &CONNECTX5).map(|entry: BenchEntry| entry.messages_per_second)
 }
 
-/// What `of` gives for each kind and size, over that of `to`.
+/// Returns the ratio of `of` for each kind and size to that of `to`.
 fn over(
     kinds: &[Kind],
     to: Kind,
@@ -97,7 +97,7 @@ fn equal_latency() -> Result<Vec<Figure>, Error> {
 fn half_round_trips() -> Result<Vec<Figure>, Error> {
     let base = ping(Kind::RingInlined, 64)? / 2.0;
     let kinds = [
-        // Half round trips of the message, and of the way that the tail takes back.
+        // Half round trips of the message, and of the path that the tail takes back.
         (Kind::SharedRingInlinedZeroing, 2),
         (Kind::SharedRingImmediate, 2),
         (Kind::ReadRingNotify, 1),
@@ -124,7 +124,7 @@ fn zeroing_latency() -> Result<Vec<Figure>, Error> {
 fn read_ring_spread() -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for bytes in [64, 8_192] {
-        // One READ after the other brings one message each.
+        // Consecutive READs bring one message each.
         let read_ns = 1e9 / stream(Kind::ReadRingInlined, bytes)?;
         let request = BenchRequest::new(Kind::ReadRingInlined, bytes, Pattern::PingPong);
         if let Some(trip) = measure(&request, &CONNECTX5)?.round_trip {
@@ -241,7 +241,7 @@ fn prefetch_latency() -> Result<Vec<Figure>, Error> {
     Ok(figures)
 }
 
-/// All of them, in the order of the paper.
+/// All findings, in the order of the paper.
 pub const FINDINGS: [Finding; 14] = [
     Finding {
         name: "zero-copy",

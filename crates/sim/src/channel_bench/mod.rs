@@ -1,24 +1,23 @@
 //! Latency and throughput of the data channels in virtual time, as in 001 §6: the real facade over the simulated fabric
 //! with a hardware profile.
 //!
-//! | pattern | who | what is measured |
+//! | pattern | ends | measurement |
 //! | --- | --- | --- |
-//! | [`Pattern::PingPong`] of channels between two ends | both ends have the same channel both ways, and the second answers each message with one of its size | from the call of `send` until the answer has been taken and released |
-//! | the same of shared rings and read rings | the receiver "only acknowledges it by sharing the tail of the ring" (001 §6.1) | until the sender knows that tail |
-//! | [`Pattern::Stream`] | one sender, one receiver | messages released, by time |
-//! | [`Pattern::ManyToOne`] | clients on one node, as in 001 §6 on one machine; one receiver | messages released at the receiver, by time |
-//! | [`Pattern::OneToMany`] | one sender; readers on one node | messages released at all readers together, by time |
+//! | [`Pattern::PingPong`] of channels between two ends | both ends have the same channel in both directions, and the second answers each message with one of its size | from the call of `send` until the answer has been received and released |
+//! | [`Pattern::PingPong`] of shared rings and read rings | the receiver "only acknowledges it by sharing the tail of the ring" (001 §6.1) | until the sender knows that tail |
+//! | [`Pattern::Stream`] | one sender, one receiver | messages released per time |
+//! | [`Pattern::ManyToOne`] | clients on one node, as in 001 §6 on one machine; one receiver | messages released at the receiver per time |
+//! | [`Pattern::OneToMany`] | one sender; readers on one node | messages released at all readers together per time |
 //!
-//! Each end is one polling thread on a separate core, an actor of a [`ActorNetwork`]: its calls of ports are charged as the
-//! fabric counts them, the rest by the table in `charges.rs`.
-//! Between two round trips of a ping-pong the first end pauses for a time drawn from the seed, so
-//! that polls by READ meet messages at any phase.
+//! Each end is one polling thread on a separate core, an actor of an [`ActorNetwork`]: its calls of ports are charged
+//! as the fabric counts them, other work by the table in `charges.rs`. Between two round trips of a ping-pong the
+//! first end pauses for a time drawn from the seed, so that polls by READ happen at any phase of a message.
 //!
-//! A message that fits into its request is sent as bytes; so is one of a channel that copies it
-//! anyway. Longer ones are sent from registered memory, without a copy. Receivers read the first
-//! line of a message and copy nothing, unless [`BenchRequest::copies_out`].
+//! A message that fits into its request is sent inline; a message of a channel that copies it anyway is sent as bytes
+//! too. Longer ones are sent from registered memory, without a copy. Receivers read the first line of a message and
+//! copy nothing, unless [`BenchRequest::copies_out`].
 //!
-//! Not modelled: what [`stage`](crate::stage) and [`HardwareProfile`] exclude, and sleep.
+//! Not modelled: sleeping threads, and what [`stage`](crate::stage) and [`HardwareProfile`] exclude.
 
 mod actors;
 mod charges;
@@ -40,16 +39,16 @@ use std::rc::Rc;
 pub use document::document;
 pub use findings::{FINDINGS, Figure, Finding};
 
-/// Two machines and what is between them.
+/// Two machines and the network between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelCluster {
-    /// Its name, for people.
+    /// Its name for tables.
     pub name: &'static str,
-    /// What the fabric declares.
+    /// Capabilities that the fabric declares.
     pub capabilities: Capabilities,
-    /// What adapters and wires cost.
+    /// Costs of adapters and wires.
     pub hardware: HardwareProfile,
-    /// What a core costs.
+    /// Costs of a core.
     pub costs: ProcessorCosts,
 }
 
@@ -61,21 +60,21 @@ pub const CONNECTX5: ChannelCluster = ChannelCluster {
     costs: EPYC_7742,
 };
 
-/// The senders and receivers of a study, and what is measured.
+/// The numbers of senders and receivers of a study, and its measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// One message at a time, and an answer.
     PingPong,
-    /// As many messages as may be outstanding.
+    /// As many outstanding messages as permitted.
     Stream,
-    /// The same with this number of senders.
+    /// A stream with this number of senders.
     ManyToOne(u16),
-    /// The same with this number of receivers.
+    /// A stream with this number of receivers.
     OneToMany(u16),
 }
 
 impl Pattern {
-    /// Senders, and receivers.
+    /// Returns the numbers of senders and receivers.
     const fn ends(self) -> (u16, u16) {
         match self {
             Self::PingPong | Self::Stream => (1, 1),
@@ -85,34 +84,33 @@ impl Pattern {
     }
 }
 
-/// What is to be measured. Start from [`BenchRequest::new`].
+/// Parameters of a measurement. Start from [`BenchRequest::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BenchRequest {
-    /// Which channel.
+    /// The channel.
     pub kind: Kind,
-    /// Bytes of each message; of the bufferless channel always four.
+    /// Bytes of each message; always four for the bufferless channel.
     pub message_bytes: u32,
     /// The pattern of senders and receivers.
     pub pattern: Pattern,
-    /// Messages to be measured, after an eighth as many that are not: of a ping-pong the round
-    /// trips, otherwise what all receivers together release.
+    /// Number of measured messages, after a warm-up of an eighth as many: round trips of a ping-pong, otherwise
+    /// messages released by all receivers together.
     pub messages: u32,
-    /// Messages that a sender may have outstanding, or that a read ring holds; `None`: 64, of shared
+    /// Maximum number of outstanding messages of a sender, or of messages in a read ring; `None`: 64, for shared
     /// rings 16 as in 001 §6.3.
     pub outstanding: Option<u32>,
-    /// Which words are in memory at the adapter.
+    /// The words that are in memory at the adapter.
     pub device: DeviceWords,
-    /// What a reader of `read-ring-inlined` fetches beyond a bell.
+    /// Number of bytes that a reader of `read-ring-inlined` fetches beyond a bell.
     pub prefetch_bytes: u32,
-    /// Whether the receiver copies each message into a log, as in 001 figure 4; of a ping-pong the
-    /// end that answers.
+    /// Whether the receiver copies each message into a log, as in 001 figure 4; in a ping-pong, the answering end.
     pub copies_out: bool,
-    /// Of the pauses of a ping-pong.
+    /// Seed of the pauses of a ping-pong.
     pub seed: u64,
 }
 
 impl BenchRequest {
-    /// A thousand messages, bells in main memory, no prefetching, no copies.
+    /// Creates parameters with a thousand messages, bells in main memory, no prefetching, no copies.
     pub const fn new(kind: Kind, message_bytes: u32, pattern: Pattern) -> Self {
         Self {
             kind,
@@ -140,59 +138,57 @@ impl BenchRequest {
     }
 }
 
-/// How long something took.
+/// Statistics of measured times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Times {
-    /// The shortest.
+    /// The minimum.
     pub best_ns: u64,
-    /// The one in the middle.
+    /// The median.
     pub median_ns: u64,
-    /// Exceeded by one of a hundred.
+    /// The 99th percentile.
     pub p99_ns: u64,
 }
 
-/// What was measured. Equal for equal requests on equal clusters.
+/// Results of a measurement. Equal for equal requests on equal clusters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BenchEntry {
-    /// What was asked.
+    /// The parameters.
     pub request: BenchRequest,
     /// Bytes of each message.
     pub message_bytes: u32,
-    /// Of a ping-pong; its half is what is called latency.
+    /// Round trip time of a ping-pong; half of it is called latency.
     pub round_trip: Option<Times>,
-    /// Of a ping-pong: from the call of `send` until the receiver's poll that finds the message. All
-    /// ends have the same clock here.
+    /// One-way time of a ping-pong: from the call of `send` until the receiver's poll that finds the message. All
+    /// ends have the same clock.
     pub one_way: Option<Times>,
-    /// Messages that receivers released; of a ping-pong round trips, pauses not counted.
+    /// Rate of messages that receivers released; round trips of a ping-pong, without pauses.
     pub messages_per_second: f64,
-    /// The same in bytes of messages.
+    /// The same rate in bytes of messages.
     pub bytes_per_second: f64,
-    /// Requests that senders posted, for each message of the channel that a receiver released.
+    /// Number of requests that senders posted, per message of the channel that a receiver released.
     pub sender_requests: f64,
-    /// Requests that receivers posted.
+    /// Number of requests that receivers posted, per such message.
     pub receiver_requests: f64,
-    /// Receives that receivers posted.
+    /// Number of receives that receivers posted, per such message.
     pub receives: f64,
 }
 
 impl BenchEntry {
-    /// Half of the median round trip.
+    /// Returns half of the median round trip.
     pub fn latency_ns(&self) -> Option<f64> {
         self.round_trip.map(|trip| trip.median_ns as f64 / 2.0)
     }
 }
 
-/// Measures.
+/// Performs a measurement.
 ///
 /// # Errors
-/// What the channel says: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` when messages stop
-/// coming.
+/// The error of the channel: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` if messages stop arriving.
 pub fn measure(request: &BenchRequest, cluster: &ChannelCluster) -> Result<BenchEntry, Error> {
     measure_each(request, cluster).map(|(entry, _)| entry)
 }
 
-/// Measures, and gives every round trip of a ping-pong in ns besides, in the order in which they were
-/// made.
+/// Performs a measurement, and also returns every round trip of a ping-pong in ns, in order.
 ///
 /// # Errors
 /// As [`measure`].
@@ -228,7 +224,7 @@ pub fn measure_each(
     Ok((entry(request, &score, &counts), score.trips_ns))
 }
 
-/// No study takes longer.
+/// Maximum virtual time of a study.
 const END_NS: u64 = 10_000_000_000;
 
 fn entry(request: &BenchRequest, score: &Score, counts: &[ProgramCounts; 2]) -> BenchEntry {

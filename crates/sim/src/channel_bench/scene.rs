@@ -1,4 +1,4 @@
-//! The ends of a study, connected, and the actors that play them.
+//! The connected ends of a study, and the actors that drive them.
 
 use super::actors::{BenchSource, Echo, Inbox, Outbox, Pinger, Scores, Sink, Trip};
 use super::charges::Charges;
@@ -15,20 +15,20 @@ use std::sync::Arc;
 const SENDERS: &str = "senders";
 const RECEIVERS: &str = "receivers";
 
-/// Connecting takes fewer steps.
+/// Number of steps after which connecting fails.
 const STEPS_MAX: u32 = 1_000_000;
 
-/// What both nodes have done since this was last asked: senders, receivers.
+/// Returns and resets the counts of both nodes: senders, receivers.
 pub(super) fn take_counts(net: &SimNet) -> [ProgramCounts; 2] {
     [SENDERS, RECEIVERS].map(|node| net.take_counts(node))
 }
 
-/// Senders and receivers that are connected.
+/// Connected senders and receivers.
 pub(super) struct ChannelScene {
     pub(super) net: SimNet,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
-    /// The way back of a ping-pong between two ends.
+    /// The reverse direction of a ping-pong between two ends.
     back: Option<(Sender, Receiver)>,
 }
 
@@ -68,7 +68,7 @@ impl ChannelScene {
                 open &= sender.peers() + receiver.peers() == 2;
             }
             let moved = self.net.step();
-            // A poll may post further messages, a few times.
+            // A poll may post further messages, several times.
             settled = if open && !moved { settled + 1 } else { 0 };
             if settled > 8 {
                 take_counts(&self.net);
@@ -78,7 +78,7 @@ impl ChannelScene {
         Err(Error::with(ErrorCode::TimedOut, "the ends do not connect"))
     }
 
-    /// Puts an actor for each end on the stage.
+    /// Adds an actor for each end to the simulation.
     pub(super) fn play(
         self,
         request: &BenchRequest,
@@ -128,7 +128,7 @@ impl ChannelScene {
     }
 }
 
-/// Whether a round trip has a message both ways.
+/// Whether a round trip has a message in both directions.
 fn answers(kind: Kind) -> bool {
     !matches!(kind.family(), Family::SharedRing | Family::ReadRing)
 }
@@ -154,7 +154,7 @@ fn options(request: &BenchRequest) -> Options {
         .device(request.device)
 }
 
-/// The ends of one direction.
+/// Creates the ends of one direction.
 fn ends(
     request: &BenchRequest,
     name: &str,
@@ -163,7 +163,7 @@ fn ends(
 ) -> Result<(Vec<Sender>, Vec<Receiver>), Error> {
     let options = &options(request);
     let (senders, receivers) = request.pattern.ends();
-    // One receiver has a half for each of its senders, whichever channel it is.
+    // A receiver with several senders has one half for each of them, for every channel.
     let listens = receivers > 1 || (request.kind.shares_sender() && senders == 1);
     let sender = || match listens {
         true => Sender::listen(Arc::clone(at_senders), name, options),
@@ -201,10 +201,10 @@ fn outbox(
         message: vec![0x5a; bytes as usize],
         slice,
         _buffer: buffer,
-        turns: matches!(kind.family(), Family::SharedRing | Family::ReadSlot)
+        needs_polls: matches!(kind.family(), Family::SharedRing | Family::ReadSlot)
             || kind == Kind::WriteSlotReserved,
         stores: kind.receiver_names_destination(),
-        paid: false,
+        copy_charged: false,
         full: false,
         again: false,
     })
@@ -225,7 +225,7 @@ fn inbox(
         scores: scores.clone(),
         prompt: false,
         log: vec![0; log],
-        vain: 0,
-        looked_ns: 0,
+        unsuccessful: 0,
+        checked_ns: 0,
     }
 }

@@ -3,24 +3,24 @@
 use crate::random::Random;
 use std::collections::BTreeSet;
 
-/// The messages of a round: their lengths and bytes follow from its seed, the sender and the number.
+/// The messages of a round: their lengths and bytes are a function of its seed, the sender and the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Contents {
     pub(super) seed: u64,
     pub(super) bytes_max: usize,
-    /// Every message begins with its number, since it may be overtaken.
+    /// Whether every message begins with its number, since it may be overtaken.
     pub(super) numbered: bool,
-    /// An integer, its number.
+    /// Whether a message is an integer, its number.
     pub(super) integer: bool,
 }
 
 impl Contents {
-    fn random(&self, who: usize, number: u64) -> Random {
-        let mut mixed = Random::new(self.seed ^ ((who as u64) << 56) ^ number);
+    fn random(&self, origin: usize, number: u64) -> Random {
+        let mut mixed = Random::new(self.seed ^ ((origin as u64) << 56) ^ number);
         mixed.fork()
     }
 
-    /// Bytes of a message: now and then none and the most, else anything between, short ones often.
+    /// Draws the length of a message: sometimes minimum or maximum, else any, often short.
     fn length(&self, random: &mut Random) -> usize {
         if self.integer {
             return 4;
@@ -34,9 +34,9 @@ impl Contents {
         }
     }
 
-    /// The message, in place of what was in `out`.
-    pub(super) fn write(&self, who: usize, number: u64, out: &mut Vec<u8>) {
-        let mut random = self.random(who, number);
+    /// Writes the message into `out`, replacing its content.
+    pub(super) fn write(&self, origin: usize, number: u64, out: &mut Vec<u8>) {
+        let mut random = self.random(origin, number);
         let length = self.length(&mut random);
         out.clear();
         if self.integer {
@@ -52,7 +52,7 @@ impl Contents {
         }
     }
 
-    /// The number that a message claims, if it must claim one.
+    /// Returns the number in a message, if it contains one.
     fn claimed(&self, message: &[u8]) -> Option<u64> {
         if self.integer {
             return Some(u64::from(u32::from_le_bytes(message.try_into().ok()?)));
@@ -61,36 +61,36 @@ impl Contents {
     }
 }
 
-/// What has come from one sender.
+/// Messages received from one sender.
 #[derive(Clone, Debug)]
 pub(super) struct Tracker {
     contents: Contents,
-    who: usize,
-    /// All before this one have come.
+    origin: usize,
+    /// Number of the first message not received.
     next: u64,
-    /// Those beyond that have come, where messages may overtake each other.
+    /// Later messages received, if messages may overtake each other.
     ahead: BTreeSet<u64>,
     count: u64,
     expected: Vec<u8>,
 }
 
 impl Tracker {
-    pub(super) fn new(contents: Contents, who: usize, count: u64) -> Self {
-        Self { contents, who, next: 0, ahead: BTreeSet::new(), count, expected: Vec::new() }
+    pub(super) fn new(contents: Contents, origin: usize, count: u64) -> Self {
+        Self { contents, origin, next: 0, ahead: BTreeSet::new(), count, expected: Vec::new() }
     }
 
-    /// Takes a message; its number.
+    /// Records a message. Returns its number.
     pub(super) fn take(&mut self, message: &[u8]) -> Result<u64, String> {
         let number = if self.contents.numbered {
-            self.contents.claimed(message).ok_or_else(|| self.odd(message, "has no number"))?
+            self.contents.claimed(message).ok_or_else(|| self.error(message, "has no number"))?
         } else {
             self.next
         };
         if number >= self.count {
-            return Err(self.odd(message, "was never sent"));
+            return Err(self.error(message, "was never sent"));
         }
         if number < self.next || self.ahead.contains(&number) {
-            return Err(self.odd(message, &format!("is number {number}, which had come")));
+            return Err(self.error(message, &format!("is number {number}, a repeat")));
         }
         self.check(number, message)?;
         if number > self.next {
@@ -104,9 +104,9 @@ impl Tracker {
         Ok(number)
     }
 
-    /// Whether a message is (still) what was sent under that number.
+    /// Checks that a message equals the one sent with that number.
     pub(super) fn check(&mut self, number: u64, message: &[u8]) -> Result<(), String> {
-        self.contents.write(self.who, number, &mut self.expected);
+        self.contents.write(self.origin, number, &mut self.expected);
         if self.expected == message {
             return Ok(());
         }
@@ -116,15 +116,15 @@ impl Tracker {
             self.expected.len(),
             place.unwrap_or(self.expected.len().min(message.len())),
         );
-        Err(self.odd(message, &what))
+        Err(self.error(message, &what))
     }
 
-    fn odd(&self, message: &[u8], what: &str) -> String {
+    fn error(&self, message: &[u8], what: &str) -> String {
         let head: String =
             message.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
         format!(
             "a message of sender {} {what}: {} bytes ({head}), after {} whole",
-            self.who,
+            self.origin,
             message.len(),
             self.next
         )
@@ -134,8 +134,8 @@ impl Tracker {
         self.next == self.count
     }
 
-    /// Messages that have come.
-    pub(super) fn came(&self) -> u64 {
+    /// Returns the number of messages received.
+    pub(super) fn received(&self) -> u64 {
         self.next + self.ahead.len() as u64
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             if numbered {
                 assert!(tracker.take(&first).is_err(), "repeated");
                 assert_eq!(tracker.take(&message(contents, 2)), Ok(2), "it may overtake");
-                assert_eq!(tracker.came(), 2);
+                assert_eq!(tracker.received(), 2);
             } else {
                 let next = long(2);
                 assert!(tracker.take(&message(contents, next)).is_err(), "reordered");

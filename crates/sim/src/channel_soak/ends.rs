@@ -9,17 +9,17 @@ use farside::channel::{
 use farside::{Error, ErrorCode};
 use std::collections::VecDeque;
 
-/// Messages on their way out of slices, and offers that are fetched, at a time.
+/// Maximum number of slots with messages in flight, and of offers being fetched.
 const PLACES: usize = 4;
 /// Bytes between two slices.
 const GAP: u64 = 24;
 
-/// Why an end stops before it is done.
+/// Reason why an end stops before it is done.
 #[derive(Debug)]
 pub(super) enum SoakStop {
-    /// It says so, with an error of the channel.
+    /// The channel returned an error.
     Error(Error),
-    /// A message is not what was sent.
+    /// A message differs from the one sent.
     Corrupt(String),
 }
 
@@ -36,15 +36,15 @@ pub(super) trait ChannelEnd: Send {
     /// # Errors
     /// [`SoakStop`].
     fn turn(&mut self) -> Result<bool, SoakStop>;
-    /// Whether it has nothing left to do except to serve its peers.
+    /// Whether its only remaining task is to serve its peers.
     fn is_done(&self) -> bool;
-    /// Messages that have passed it.
+    /// Number of messages that it has sent or received.
     fn passed(&self) -> u64;
-    /// Describes its progress, for messages.
+    /// Describes its progress, for failure messages.
     fn describe(&self) -> String;
 }
 
-/// Polls that are skipped.
+/// Pauses, as numbers of skipped polls.
 #[derive(Debug)]
 struct Pauses {
     per_mille: u32,
@@ -64,7 +64,7 @@ impl Pauses {
     }
 }
 
-/// Registered memory with places for messages in slices.
+/// Registered memory with slots for messages in slices.
 struct Places {
     buffer: Buffer,
     step: u64,
@@ -74,12 +74,12 @@ struct Places {
 /// A sender that sends messages from number zero on.
 pub(super) struct SoakSource {
     pub(super) sender: Sender,
-    who: usize,
+    origin: usize,
     next: u64,
     count: u64,
     drained: bool,
-    /// Acknowledgements that come as messages may leave the last few out, when nothing follows.
-    untold: bool,
+    /// Whether acknowledgements, which are carried by messages, may omit the last few messages if none follows.
+    acks_incomplete: bool,
     contents: Contents,
     random: Random,
     pauses: Pauses,
@@ -93,7 +93,7 @@ pub(super) struct SoakSource {
 impl SoakSource {
     pub(super) fn new(
         sender: Sender,
-        who: usize,
+        origin: usize,
         count: u64,
         round: &Round,
     ) -> Result<Self, Error> {
@@ -108,13 +108,13 @@ impl SoakSource {
         };
         Ok(Self {
             sender,
-            who,
+            origin,
             next: 0,
             count,
             drained: false,
-            untold: round.acknowledge == Acknowledge::Message,
+            acks_incomplete: round.acknowledge == Acknowledge::Message,
             contents: round.contents,
-            random: Random::new(round.seed ^ 0x736f_7572_6365 ^ ((who as u64) << 40)),
+            random: Random::new(round.seed ^ 0x736f_7572_6365 ^ ((origin as u64) << 40)),
             pauses: Pauses { per_mille: round.pause_per_mille, left: 0 },
             batch_max: round.batch_max,
             slices_max: round.slices_max,
@@ -135,7 +135,7 @@ impl SoakSource {
             }
             _ => {}
         }
-        self.contents.write(self.who, self.next, &mut self.bytes);
+        self.contents.write(self.origin, self.next, &mut self.bytes);
         self.sender.send(&self.bytes).map(|sent| u64::from(sent != Sent::Full))
     }
 
@@ -143,17 +143,17 @@ impl SoakSource {
         let wanted = self.random.between(2, self.batch_max as u64).min(self.count - self.next);
         self.batch.resize(wanted as usize, Vec::new());
         for (number, message) in (self.next..).zip(&mut self.batch) {
-            self.contents.write(self.who, number, message);
+            self.contents.write(self.origin, number, message);
         }
         let taken = self.sender.send_batch(self.batch.iter().map(Vec::as_slice))?;
         Ok(taken as u64)
     }
 
-    /// Through memory that the receivers read, where the channel has it.
+    /// Sends a message through memory that the receivers read, if the channel has it.
     fn send_loan(&mut self) -> Result<Option<u64>, Error> {
-        self.contents.write(self.who, self.next, &mut self.bytes);
+        self.contents.write(self.origin, self.next, &mut self.bytes);
         let bytes = self.bytes.len() as u32;
-        // Borrowed in full now and then, and used in part.
+        // Sometimes borrowed at full size and used in part.
         let asked = if self.random.chance(300) { self.contents.bytes_max as u32 } else { bytes };
         let Some(loan) = self.sender.loan(asked)? else {
             return Ok(None);
@@ -177,7 +177,7 @@ impl SoakSource {
             self.sender.progress()?;
             return Ok(0);
         };
-        self.contents.write(self.who, self.next, &mut self.bytes);
+        self.contents.write(self.origin, self.next, &mut self.bytes);
         let slices = cut(places, at, &self.bytes, self.slices_max, &mut self.random)?;
         match self.sender.send_slices(&slices)? {
             Sent::Taken(ticket) => {
@@ -218,7 +218,7 @@ impl ChannelEnd for SoakSource {
         }
         if self.next == self.count {
             let before = self.drained;
-            self.drained = self.sender.try_flush()? || self.untold;
+            self.drained = self.sender.try_flush()? || self.acks_incomplete;
             return Ok(self.drained != before);
         }
         let sent = self.send()?;
@@ -238,22 +238,22 @@ impl ChannelEnd for SoakSource {
     }
 
     fn describe(&self) -> String {
-        format!("sender {}: {} of {}, drained {}", self.who, self.next, self.count, self.drained)
+        format!("sender {}: {} of {}, drained {}", self.origin, self.next, self.count, self.drained)
     }
 }
 
-/// A message that is held back.
+/// A message that the receiver holds.
 struct HeldBack {
     message: Message,
-    who: usize,
+    origin: usize,
     number: u64,
 }
 
-/// A receiver that checks what comes, holds it back for a while and checks it again.
+/// A receiver that checks received messages, holds them for a while and checks them again.
 pub(super) struct Sink {
     pub(super) receiver: Receiver,
     trackers: Vec<Tracker>,
-    /// Senders that will not send the rest.
+    /// Whether each sender is dead and will not send its remaining messages.
     pub(super) dead: Vec<bool>,
     held: Vec<HeldBack>,
     held_max: usize,
@@ -263,12 +263,12 @@ pub(super) struct Sink {
     bytes: Vec<u8>,
 }
 
-/// The destination of messages for which the receiver chooses it.
+/// Memory for messages of which the receiver chooses the destination.
 struct Into {
     buffer: Buffer,
     step: u64,
     next: u64,
-    /// Being fetched, by age, with their places.
+    /// Offers being fetched, oldest first, with their slots.
     fetching: VecDeque<(Offer, u64)>,
 }
 
@@ -288,7 +288,7 @@ impl Sink {
         };
         let trackers = counts.iter().enumerate();
         let trackers =
-            trackers.map(|(who, count)| Tracker::new(round.contents, who, *count)).collect();
+            trackers.map(|(origin, count)| Tracker::new(round.contents, origin, *count)).collect();
         Ok(Self {
             receiver,
             trackers,
@@ -303,13 +303,13 @@ impl Sink {
     }
 
     fn take(&mut self, message: Message) -> Result<(), SoakStop> {
-        let who = message.from();
+        let origin = message.from();
         self.read(&message)?;
-        let Some(tracker) = self.trackers.get_mut(who) else {
-            return Err(SoakStop::Corrupt(format!("a message of the unknown sender {who}")));
+        let Some(tracker) = self.trackers.get_mut(origin) else {
+            return Err(SoakStop::Corrupt(format!("a message of the unknown sender {origin}")));
         };
         let number = tracker.take(&self.bytes).map_err(SoakStop::Corrupt)?;
-        self.held.push(HeldBack { message, who, number });
+        self.held.push(HeldBack { message, origin, number });
         Ok(())
     }
 
@@ -322,10 +322,10 @@ impl Sink {
         if self.held.is_empty() {
             return Ok(false);
         }
-        let HeldBack { message, who, number } =
+        let HeldBack { message, origin, number } =
             self.held.swap_remove(self.random.index(self.held.len()));
         self.read(&message)?;
-        let checked = self.trackers[who].check(number, &self.bytes);
+        let checked = self.trackers[origin].check(number, &self.bytes);
         checked.map_err(|what| SoakStop::Corrupt(format!("while it was held: {what}")))?;
         self.receiver.release(message);
         if self.random.chance(50) {
@@ -339,7 +339,7 @@ impl Sink {
         let Some(into) = &mut self.into else {
             return Ok(false);
         };
-        let mut came = false;
+        let mut received = false;
         if let Some((offer, place)) = into.fetching.front().copied()
             && let Some(bytes) = self.receiver.fetched(offer)?
         {
@@ -347,7 +347,7 @@ impl Sink {
             self.bytes.resize(bytes as usize, 0);
             into.buffer.read(place, &mut self.bytes)?;
             self.trackers[0].take(&self.bytes).map_err(SoakStop::Corrupt)?;
-            came = true;
+            received = true;
         }
         if into.fetching.len() < PLACES
             && let Some(offer) = self.receiver.offer()?
@@ -357,9 +357,9 @@ impl Sink {
             let slice = into.buffer.slice(place, into.step as u32)?;
             self.receiver.receive_into(offer, slice)?;
             into.fetching.push_back((offer, place));
-            came = true;
+            received = true;
         }
-        Ok(came)
+        Ok(received)
     }
 }
 
@@ -369,11 +369,11 @@ impl ChannelEnd for Sink {
             return Ok(false);
         }
         if self.into.is_some() {
-            let came = self.fetch()?;
-            if !came {
+            let received = self.fetch()?;
+            if !received {
                 self.receiver.acknowledge();
             }
-            return Ok(came);
+            return Ok(received);
         }
         match self.receiver.poll() {
             Ok(Some(message)) => {
@@ -406,11 +406,11 @@ impl ChannelEnd for Sink {
     }
 
     fn passed(&self) -> u64 {
-        self.trackers.iter().map(Tracker::came).sum()
+        self.trackers.iter().map(Tracker::received).sum()
     }
 
     fn describe(&self) -> String {
-        let came: Vec<u64> = self.trackers.iter().map(Tracker::came).collect();
-        format!("receiver: {came:?} came, {} held", self.held.len())
+        let received: Vec<u64> = self.trackers.iter().map(Tracker::received).collect();
+        format!("receiver: {received:?} received, {} held", self.held.len())
     }
 }

@@ -1,11 +1,11 @@
-//! Millions of messages through the channels of the façade: none lost, repeated, reordered where order
-//! is promised, or corrupted, from their arrival until they are released.
+//! Soak test of the data channels through the facade: none of millions of messages is lost, repeated, reordered if
+//! order is promised, or corrupted, from arrival until release.
 //!
-//! A soak consists of rounds. Each round draws its parameters from its seed: the shape of the channel, acknowledgement
-//! and notification, one or three peers, message lengths from zero to the maximum, single messages, batches, slices and
-//! loans, which messages the receiver holds and in which order it releases them, and the pauses of each end. On the
-//! simulated fabric a round is reproducible, deaths included. On a real fabric its ends alternate on one thread, or run
-//! on a thread each, and only then it is not exactly reproducible.
+//! A soak consists of rounds. Each round draws its parameters from its seed: the shape of the channel,
+//! acknowledgement and notification, one or three peers, message lengths from zero to the maximum, single messages,
+//! batches, slices and loans, which messages the receiver holds and in which order it releases them, and the pauses
+//! of each end. On the simulated fabric a round is reproducible, including deaths. On a real fabric its ends either
+//! alternate on one thread or run on a thread each; only the latter is not exactly reproducible.
 
 mod content;
 mod ends;
@@ -17,17 +17,17 @@ pub use round::{Death, PROFILES, Profile, Round, Topology, promises_order, unmet
 
 use farside::channel::Kind;
 
-/// Messages of a round, at most.
+/// Maximum number of messages of a round.
 pub const ROUND_MESSAGES: u64 = 20_000;
 
-/// A round and what went wrong in it.
+/// A round and its failure.
 pub type Failure = (Box<Round>, Trouble);
 
 /// Sends `messages` messages through a channel, in rounds with seeds from `seed` on, each on a new ground; calls
 /// `after` after each round.
 ///
 /// # Errors
-/// The first trouble, and the round that had it.
+/// The first failure, with its round.
 pub fn soak(
     kind: Kind,
     messages: u64,

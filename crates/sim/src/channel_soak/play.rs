@@ -1,4 +1,4 @@
-//! Plays a round: connects the ends and polls them until every message has arrived.
+//! Runs a round: connects the ends and polls them until every message has arrived.
 
 use super::ends::{ChannelEnd, Sink, SoakSource, SoakStop};
 use super::round::{Death, Round, Topology};
@@ -14,34 +14,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Polls without progress after which a round fails: on one thread, and on a thread that yields its processor each
 /// time.
-const IDLE_TURNS_MAX: u64 = 4_000_000;
+const IDLE_POLLS_MAX: u64 = 4_000_000;
 const IDLE_YIELDS_MAX: u64 = 100_000_000;
 /// Polls without progress after which the simulated network is advanced faster than the programs: an end that polls by
 /// READ causes events all the time, and a straggling message takes as long as a million of them.
-const HURRY_TURNS: u64 = 2_000;
+const FAST_FORWARD_POLLS: u64 = 2_000;
 
-/// Makes the fabric of a node.
+/// Creates the fabric of a node.
 type Make = dyn Fn(&str) -> Arc<dyn Fabric>;
 
-/// Where a round is played.
+/// The fabric on which a round runs.
 pub struct Ground {
     make: Box<Make>,
     net: Option<SimNet>,
 }
 
 impl Ground {
-    /// A real fabric: what `make` makes for two nodes reaches each other.
+    /// Creates a ground on a real fabric: the fabrics that `make` returns for two nodes reach each other.
     pub fn real(make: impl Fn(&str) -> Arc<dyn Fabric> + 'static) -> Self {
         Self { make: Box::new(make), net: None }
     }
 
-    /// The simulated fabric.
+    /// Creates a ground on the simulated fabric.
     pub fn simulated(net: SimNet) -> Self {
         let nodes = net.clone();
         Self { make: Box::new(move |node| nodes.fabric(node)), net: Some(net) }
     }
 
-    /// The simulated fabric, wrapped.
+    /// Creates a ground on the simulated fabric with a wrapper.
     pub fn wrapped(
         net: SimNet,
         wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric> + 'static,
@@ -50,7 +50,7 @@ impl Ground {
         Self { make: Box::new(move |node| wrap(nodes.fabric(node))), net: Some(net) }
     }
 
-    /// What it declares.
+    /// Returns the declared capabilities.
     pub fn capabilities(&self) -> Capabilities {
         (self.make)("capabilities").capabilities()
     }
@@ -64,19 +64,19 @@ impl Ground {
     }
 }
 
-/// What was done.
+/// Totals of a soak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Messages that were sent.
+    /// Number of messages sent.
     pub messages: u64,
-    /// Messages that were received: of several receivers all.
+    /// Number of messages received, by all receivers together.
     pub received: u64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u64,
 }
 
 impl Tally {
-    /// Both together.
+    /// Adds the totals of another soak.
     pub const fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.received += other.received;
@@ -84,7 +84,7 @@ impl Tally {
     }
 }
 
-/// What went wrong in a round.
+/// The failure of a round.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The channel could not be opened or connected.
@@ -93,7 +93,7 @@ pub enum Trouble {
     Corrupt(String),
     /// An end reported an unexpected error.
     Error(Error),
-    /// There is no progress any more.
+    /// No end makes progress.
     Stalled(String),
 }
 
@@ -115,21 +115,21 @@ impl From<Error> for Trouble {
 }
 
 /// The ends of a round.
-struct Cast {
+struct RoundEnds {
     sources: Vec<SoakSource>,
     sinks: Vec<Sink>,
 }
 
-/// Plays a round.
+/// Runs a round.
 ///
 /// # Errors
 /// [`Trouble`].
 pub fn play(round: &Round, ground: &Ground) -> Result<Tally, Trouble> {
-    let cast = open(round, ground)?;
+    let ends = open(round, ground)?;
     let received = if ground.net.is_none() && round.threads {
-        play_on_threads(cast)?
+        play_on_threads(ends)?
     } else {
-        Turns::new(round, ground, cast).play()?
+        SingleThread::new(round, ground, ends).play()?
     };
     Ok(Tally { messages: round.messages, received, rounds: 1 })
 }
@@ -140,14 +140,14 @@ fn receivers_of(sender: &mut Sender) -> usize {
     sender.peers()
 }
 
-/// The same for a receiver.
+/// Polls a receiver; returns the number of its senders. Errors are reported when it is used.
 fn senders_of(receiver: &mut Receiver) -> usize {
     let _ = receiver.progress();
     receiver.peers()
 }
 
 /// Connects the ends one after the other, so that the n-th has index n at the listener.
-fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
+fn open(round: &Round, ground: &Ground) -> Result<RoundEnds, Trouble> {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     let number = NAMES.fetch_add(1, Ordering::Relaxed);
     let name = format!("soak-{}-{number}", std::process::id());
@@ -189,14 +189,14 @@ fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
     let sources = sources.map(|(who, sender)| SoakSource::new(sender, who, counts[who], round));
     let sinks = receivers.into_iter().enumerate();
     let sinks = sinks.map(|(at, receiver)| Sink::new(receiver, at, &counts, round));
-    Ok(Cast {
+    Ok(RoundEnds {
         sources: sources.collect::<Result<_, _>>()?,
         sinks: sinks.collect::<Result<_, _>>()?,
     })
 }
 
 fn connect(ground: &Ground, mut there: impl FnMut() -> Result<bool, Error>) -> Result<(), Trouble> {
-    for _ in 0..IDLE_TURNS_MAX {
+    for _ in 0..IDLE_POLLS_MAX {
         if there()? {
             return Ok(());
         }
@@ -206,26 +206,26 @@ fn connect(ground: &Ground, mut there: impl FnMut() -> Result<bool, Error>) -> R
 }
 
 /// A round on one thread.
-struct Turns<'a> {
+struct SingleThread<'a> {
     round: &'a Round,
     ground: &'a Ground,
     sources: Vec<Option<SoakSource>>,
     sinks: Vec<Option<Sink>>,
     /// Senders and receivers that were notified of the loss of all peers.
-    bereft: (Vec<bool>, Vec<bool>),
+    lost: (Vec<bool>, Vec<bool>),
     death: Option<Death>,
     random: Random,
     received: u64,
 }
 
-impl<'a> Turns<'a> {
-    fn new(round: &'a Round, ground: &'a Ground, cast: Cast) -> Self {
+impl<'a> SingleThread<'a> {
+    fn new(round: &'a Round, ground: &'a Ground, ends: RoundEnds) -> Self {
         Self {
             round,
             ground,
-            bereft: (vec![false; cast.sources.len()], vec![false; cast.sinks.len()]),
-            sources: cast.sources.into_iter().map(Some).collect(),
-            sinks: cast.sinks.into_iter().map(Some).collect(),
+            lost: (vec![false; ends.sources.len()], vec![false; ends.sinks.len()]),
+            sources: ends.sources.into_iter().map(Some).collect(),
+            sinks: ends.sinks.into_iter().map(Some).collect(),
             death: round.death,
             random: Random::new(round.seed ^ 0x7475_726e),
             received: 0,
@@ -240,10 +240,10 @@ impl<'a> Turns<'a> {
             }
             turn += 1;
             idle = if self.turn()? { 0 } else { idle + 1 };
-            if idle > IDLE_TURNS_MAX {
+            if idle > IDLE_POLLS_MAX {
                 return Err(Trouble::Stalled(self.describe()));
             }
-            let hurry = (idle / HURRY_TURNS).min(1_000);
+            let hurry = (idle / FAST_FORWARD_POLLS).min(1_000);
             self.ground.step(1 + hurry + self.random.below(self.round.steps_max));
         }
         let sinks = self.sinks.iter().flatten().map(ChannelEnd::passed);
@@ -253,13 +253,13 @@ impl<'a> Turns<'a> {
     /// Polls one end. Returns whether it made progress.
     fn turn(&mut self) -> Result<bool, Trouble> {
         let at = self.random.index(self.sources.len() + self.sinks.len());
-        let (result, bereft) = match at.checked_sub(self.sources.len()) {
+        let (result, lost) = match at.checked_sub(self.sources.len()) {
             None => match &mut self.sources[at] {
-                Some(source) => (source.turn(), &mut self.bereft.0[at]),
+                Some(source) => (source.turn(), &mut self.lost.0[at]),
                 None => return Ok(false),
             },
             Some(at) => match &mut self.sinks[at] {
-                Some(sink) => (sink.turn(), &mut self.bereft.1[at]),
+                Some(sink) => (sink.turn(), &mut self.lost.1[at]),
                 None => return Ok(false),
             },
         };
@@ -268,7 +268,7 @@ impl<'a> Turns<'a> {
             Err(SoakStop::Error(error))
                 if error.code == ErrorCode::PeerLost && self.round.death.is_some() =>
             {
-                Ok(!std::mem::replace(bereft, true))
+                Ok(!std::mem::replace(lost, true))
             }
             Err(SoakStop::Error(error)) => Err(Trouble::Error(error)),
             Err(SoakStop::Corrupt(what)) => Err(Trouble::Corrupt(what)),
@@ -303,19 +303,19 @@ impl<'a> Turns<'a> {
         let alone = |survivors: bool| survivors && self.death.is_none();
         let sources_alone = alone(!death.sender && self.sinks.len() == 1);
         let sinks_alone = alone(death.sender && self.sources.len() == 1);
-        let sources = self.sources.iter().zip(&self.bereft.0);
-        let sinks = self.sinks.iter().zip(&self.bereft.1);
-        let mut sources = sources.filter_map(|(source, bereft)| Some((source.as_ref()?, *bereft)));
-        let mut sinks = sinks.filter_map(|(sink, bereft)| Some((sink.as_ref()?, *bereft)));
-        sources.all(|(source, bereft)| if sources_alone { bereft } else { source.is_done() })
-            && sinks.all(|(sink, bereft)| if sinks_alone { bereft } else { sink.is_done() })
+        let sources = self.sources.iter().zip(&self.lost.0);
+        let sinks = self.sinks.iter().zip(&self.lost.1);
+        let mut sources = sources.filter_map(|(source, lost)| Some((source.as_ref()?, *lost)));
+        let mut sinks = sinks.filter_map(|(sink, lost)| Some((sink.as_ref()?, *lost)));
+        sources.all(|(source, lost)| if sources_alone { lost } else { source.is_done() })
+            && sinks.all(|(sink, lost)| if sinks_alone { lost } else { sink.is_done() })
     }
 
     fn describe(&self) -> String {
         let sources = self.sources.iter().flatten().map(ChannelEnd::describe);
         let sinks = self.sinks.iter().flatten().map(ChannelEnd::describe);
         let mut all: Vec<String> = sources.chain(sinks).collect();
-        all.push(format!("bereft {:?}", self.bereft));
+        all.push(format!("lost all peers {:?}", self.lost));
         if let Some(net) = &self.ground.net {
             all.push(format!("at {} ns", net.now_ns()));
         }
@@ -323,9 +323,9 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// A thread for each end.
-fn play_on_threads(cast: Cast) -> Result<u64, Trouble> {
-    let Cast { mut sources, mut sinks } = cast;
+/// Runs each end on a thread.
+fn play_on_threads(ends: RoundEnds) -> Result<u64, Trouble> {
+    let RoundEnds { mut sources, mut sinks } = ends;
     let mut ends: Vec<&mut dyn ChannelEnd> = Vec::new();
     ends.extend(sources.iter_mut().map(|source| source as &mut dyn ChannelEnd));
     ends.extend(sinks.iter_mut().map(|sink| sink as &mut dyn ChannelEnd));

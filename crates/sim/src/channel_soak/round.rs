@@ -1,4 +1,4 @@
-//! What is drawn for a round.
+//! The parameters of a round.
 
 use super::content::Contents;
 use crate::fabric::{
@@ -12,11 +12,11 @@ use std::fmt;
 /// A set of capabilities of the simulated fabric, by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// For people.
+    /// Its name for tables.
     pub name: &'static str,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// A WRITE is a request to READ.
+    /// Whether a WRITE is performed as a request to READ.
     pub write_by_read: bool,
 }
 
@@ -42,33 +42,33 @@ pub const PROFILES: [Profile; 6] = [
     Profile { write_by_read: true, ..Profile::new("one-rma", ONE_RMA) },
 ];
 
-/// What a fabric lacks for a channel with these options, if it lacks anything.
+/// Returns what a fabric lacks for a channel with these options, if anything.
 pub fn unmet(options: &Options, has: &Capabilities) -> Option<&'static str> {
     let needs = options.kind.requirements(&options.shape(has));
     needs.check(has).err().map(|missing| missing.0)
 }
 
-/// Whether messages come in the order in which they were sent: those that a completion announces come
-/// in the order of completions, which is that of sending where the fabric keeps the order of messages;
-/// those of a shared ring in the order of their FETCH_ADDs, which no fabric declares.
+/// Whether messages arrive in the order in which they were sent. Messages announced by completions arrive in the
+/// order of completions, which is that of sending if the fabric keeps the order of messages; messages of a shared
+/// ring arrive in the order of their FETCH_ADDs, which no fabric declares.
 pub fn promises_order(options: &Options, has: &Capabilities) -> bool {
     options.kind.family() != Family::SharedRing
         && (has.message_order || !can_sleep(options.kind, &options.shape(has)))
 }
 
-/// How many ends there are.
+/// The numbers of senders and receivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topology {
     /// A sender and a receiver.
     Pair,
-    /// Three senders and a receiver, which listens.
+    /// Three senders and a listening receiver.
     FanIn,
-    /// A sender, which listens, and three receivers of every message.
+    /// A listening sender, and three receivers of every message.
     FanOut,
 }
 
 impl Topology {
-    /// Senders and receivers.
+    /// Returns the numbers of senders and receivers.
     pub const fn ends(self) -> (usize, usize) {
         match self {
             Self::Pair => (1, 1),
@@ -81,50 +81,50 @@ impl Topology {
 /// The death of an end in a round on the simulated fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Death {
-    /// Whether it is a sender.
+    /// Whether a sender dies, not a receiver.
     pub sender: bool,
-    /// Which of them.
+    /// Index of the sender or receiver.
     pub end: usize,
-    /// The poll of all ends after which it dies.
+    /// Number of polls of all ends after which it dies.
     pub turn: u64,
 }
 
-/// Everything that is chosen for a round; `Display` prints it on one line.
+/// All parameters of a round; `Display` prints them on one line.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// From which all of it follows.
+    /// Seed of all other parameters.
     pub seed: u64,
-    /// Messages that are sent, by all senders together.
+    /// Number of messages sent by all senders together.
     pub messages: u64,
     /// The channel.
     pub options: Options,
-    /// How many ends.
+    /// Numbers of senders and receivers.
     pub topology: Topology,
-    /// Of a pair: whether the sender is the one that listens.
+    /// For a pair: whether the sender listens.
     pub sender_listens: bool,
-    /// Most messages that a receiver holds back.
+    /// Maximum number of messages that a receiver holds.
     pub held_max: usize,
-    /// Most messages of a batch.
+    /// Maximum number of messages of a batch.
     pub batch_max: usize,
-    /// Most slices of a message; zero: all are copied.
+    /// Maximum number of slices of a message; zero if all are copied.
     pub slices_max: usize,
-    /// Whether the receiver names the destination, where it can.
+    /// Whether the receiver chooses destinations, if the channel permits.
     pub into: bool,
     /// Polls per thousand that begin a pause.
     pub pause_per_mille: u32,
     /// Maximum number of events of the simulated network between two polls.
     pub steps_max: u64,
-    /// A thread for each end, on a real fabric.
+    /// Whether each end has a thread, on a real fabric.
     pub threads: bool,
-    /// Who dies when, on the simulated fabric.
+    /// The death of an end, on the simulated fabric.
     pub death: Option<Death>,
     pub(super) contents: Contents,
-    /// As it is, whether chosen or not.
+    /// The effective acknowledgement, whether chosen or the default.
     pub(super) acknowledge: Acknowledge,
 }
 
 impl Round {
-    /// The round of a seed on a fabric that can do this.
+    /// Draws the round of a seed for a fabric with these capabilities.
     pub fn draw(kind: Kind, seed: u64, messages: u64, has: &Capabilities) -> Self {
         let mut random = Random::new(seed ^ ((kind as u64) << 48) ^ 0x736f_616b);
         let topology = *random.pick(&[
@@ -154,7 +154,7 @@ impl Round {
             batch_max: *random.pick(&[1, 2, 16]),
             slices_max: random.below(u64::from(has.slices_max.saturating_sub(3).min(3)) + 1)
                 as usize,
-            // That one lends its own memory only.
+            // `ReadSlotIndirect` only lends its own memory.
             into: kind.receiver_names_destination()
                 && kind != Kind::ReadSlotIndirect
                 && topology != Topology::FanIn
@@ -168,7 +168,7 @@ impl Round {
         }
     }
 
-    /// The same round with a death, which is drawn too.
+    /// Returns the round with a death, which is drawn too.
     #[must_use]
     pub fn with_death(self) -> Self {
         let mut random = Random::new(self.seed ^ 0x6465_6174_6800);
@@ -180,8 +180,8 @@ impl Round {
     }
 }
 
-/// Options that a channel can be opened with: ways of announcing and acknowledging that the fabric
-/// allows, rings from two messages to many.
+/// Draws options with which the channel can be opened: notification and acknowledgement that the fabric permits,
+/// rings from two messages to many.
 fn draw_options(kind: Kind, peers: u16, random: &mut Random, has: &Capabilities) -> Options {
     let longest = has.transfer_bytes_max.min(u64::from(has.send_bytes_max)).min(4_000) as u32;
     let longest = if has.send { longest } else { has.transfer_bytes_max.min(4_000) as u32 };

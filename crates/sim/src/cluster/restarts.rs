@@ -1,5 +1,5 @@
-//! Nodes that die or leave and others that replace them, with so few node numbers that each is reused: a value written
-//! at one address never appears at another, and no member waits forever.
+//! Nodes that die or leave and are replaced, with so few node numbers that each is reused: a value written at one
+//! address never appears at another, and no member waits forever.
 
 use super::{Error, ErrorCode, GlobalAddress, IDLE_SWEEPS_MAX, Random, Session, SimCluster, Task};
 use farside::{AllocationHint, AllocationSpec, Joining};
@@ -8,21 +8,21 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Numbers of a cluster, and the members that it has at most at a time.
+/// Number of node numbers of a cluster, and maximum number of members at a time.
 const NUMBERS: u16 = 4;
 
-/// What a run did.
+/// Results of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RestartSummary {
-    /// Numbers of the nodes that joined, in order.
+    /// Node numbers of the nodes that joined, in order.
     pub joined: Vec<u16>,
-    /// Operations that succeeded, and those that failed since a home was gone.
+    /// Number of operations that succeeded.
     pub operations: u64,
-    /// As above.
+    /// Number of operations that failed because a home was gone.
     pub failed: u64,
 }
 
-/// What all tasks share.
+/// Shared state of all tasks.
 #[derive(Default)]
 struct RestartState {
     addresses: RefCell<Vec<GlobalAddress>>,
@@ -51,7 +51,7 @@ impl RestartState {
     }
 }
 
-/// A word holds zero or its own address.
+/// Runs `count` random operations on words that hold zero or their own address.
 async fn work(mut session: Session, shared: Rc<RestartState>, mut random: Random, count: u16) {
     for _ in 0..count {
         let known = shared.addresses.borrow().len();
@@ -97,7 +97,7 @@ async fn work(mut session: Session, shared: Rc<RestartState>, mut random: Random
 /// Runs the restarts of a seed.
 ///
 /// # Errors
-/// What went wrong, with the seed.
+/// The violated property, with the seed.
 pub fn simulate_restarts(seed: u64, rounds: u16) -> Result<RestartSummary, String> {
     run(seed, rounds).map_err(|trouble| format!("seed {seed}: {trouble}"))
 }
@@ -118,7 +118,7 @@ fn run(seed: u64, rounds: u16) -> Result<RestartSummary, String> {
     Ok(summary)
 }
 
-/// All members work; one dies or leaves meanwhile, and another joins.
+/// Runs one round: all members work, one dies or leaves meanwhile, and another joins.
 fn round(
     cluster: &mut SimCluster,
     shared: &Rc<RestartState>,
@@ -132,16 +132,16 @@ fn round(
         let task = work(session, Rc::clone(shared), cluster.random.fork(), count);
         tasks.push((*at, Some(Box::pin(task))));
     }
-    let goer = *cluster.random.pick(&alive);
+    let departing = *cluster.random.pick(&alive);
     let (at_step, leaves) = (cluster.random.below(400), cluster.random.chance(400));
     let (mut step, mut joined, mut joining, mut idle) = (0, false, None::<Joining>, 0);
     while !joined || tasks.iter().any(|(_, task)| task.is_some()) || cluster.leaving.is_some() {
         let gone = step >= at_step;
         if step == at_step && leaves {
-            cluster.start_leaving(goer);
+            cluster.start_leaving(departing);
         } else if step == at_step {
-            cluster.kill(goer);
-            tasks.iter_mut().filter(|(at, _)| *at == goer).for_each(|(_, task)| *task = None);
+            cluster.kill(departing);
+            tasks.iter_mut().filter(|(at, _)| *at == departing).for_each(|(_, task)| *task = None);
         }
         step += 1;
         let mut busy = cluster.poll_tasks(&mut tasks) | cluster.sweep();
@@ -158,7 +158,7 @@ fn round(
 }
 
 impl SimCluster {
-    /// Polls each task; whether one has ended.
+    /// Polls each task. Returns whether one has ended.
     fn poll_tasks(&mut self, tasks: &mut [(u16, Option<Task>)]) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let mut ended = false;
@@ -172,7 +172,7 @@ impl SimCluster {
         ended
     }
 
-    /// Goes on joining, or starts over; whether there is a new member.
+    /// Continues to join, or starts over. Returns whether there is a new member.
     fn poll_joining(
         &mut self,
         joining: &mut Option<Joining>,
@@ -210,7 +210,7 @@ impl SimCluster {
     }
 }
 
-/// Runs until all members agree on who is alive: cached data is valid until then.
+/// Runs until all members agree on which are alive: cached data is valid until then.
 fn agree(cluster: &mut SimCluster) -> Result<(), String> {
     let mut idle = 0;
     loop {
@@ -228,7 +228,7 @@ fn agree(cluster: &mut SimCluster) -> Result<(), String> {
     }
 }
 
-/// Addresses of memory that is gone are refused by all members, the others are not.
+/// Checks that all members refuse addresses of lost memory, and no others.
 fn check_gone(cluster: &mut SimCluster, shared: &RestartState) -> Result<(), String> {
     let memories = |cluster: &SimCluster| -> BTreeSet<_> {
         cluster.nodes.iter().flatten().filter_map(farside::Node::memory).collect()
@@ -249,7 +249,7 @@ fn check_gone(cluster: &mut SimCluster, shared: &RestartState) -> Result<(), Str
             }
         }
     }
-    // Memory that lives longer is used further.
+    // Memory of surviving nodes is used in later rounds.
     let lives = memories(cluster);
     shared.addresses.borrow_mut().retain(|address| lives.contains(&address.memory()));
     Ok(())

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl World {
-    /// The living node of this name; a new one if there is none (any more).
+    /// Returns the living node of this name, and creates it if there is none.
     pub(super) fn node_named(&mut self, name: &str) -> NodeKey {
         if let Some(node) = self.find_node(name) {
             return node;
@@ -41,7 +41,7 @@ impl World {
         self.nodes.iter().rposition(living).map(NodeKey)
     }
 
-    /// Memory at the adapter differs from other memory by its budget alone.
+    /// Registers a region. Memory at the adapter differs from other memory only by its budget.
     pub(super) fn register(
         &mut self,
         node: NodeKey,
@@ -53,7 +53,7 @@ impl World {
         spec.check(&self.options.capabilities, device_bytes)?;
         let arena = spec.memory()?;
         let key = RemoteKey(self.random.word());
-        self.tell_node("register", node, spec.bytes);
+        self.record_node("register", node, spec.bytes);
         let node = &mut self.nodes[node.0];
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
@@ -70,7 +70,7 @@ impl World {
         node: NodeKey,
         region: RegionId,
     ) -> Result<(), FabricError> {
-        self.tell_node("deregister", node, u64::from(region.0));
+        self.record_node("deregister", node, u64::from(region.0));
         let removed = self.nodes[node.0].regions.remove(&region);
         removed.map(|_| ()).ok_or(FabricError::Unknown("region"))
     }
@@ -92,7 +92,7 @@ impl World {
             }
             self.listeners.insert(address, port);
         }
-        self.tell_node("open", node, port.0 as u64);
+        self.record_node("open", node, port.0 as u64);
         self.ports.push(PortState {
             node,
             open: true,
@@ -108,14 +108,14 @@ impl World {
         Ok(port)
     }
 
-    /// Where a node is reached.
+    /// Returns the address of a node, if nodes are separate hosts.
     pub(super) fn host(&self, node: NodeKey) -> Option<SocketAddr> {
         self.options.silence_ns?;
         let number = u16::try_from(node.0 + 1).ok()?;
         Some(SocketAddr::from(([10, 0, 0, 1], number)))
     }
 
-    /// The port that listens there: at an address, or wherever there is such a name.
+    /// Returns the port that listens at this address, or under this name.
     fn listener(&self, to: &str) -> Option<PortKey> {
         let named = || {
             let is_it = |(address, _): &(&String, &PortKey)| {
@@ -127,19 +127,19 @@ impl World {
         Some(*port)
     }
 
-    /// Whether two nodes reach each other.
+    /// Whether two nodes are not partitioned.
     fn reaches(&self, one: NodeKey, other: NodeKey) -> bool {
         !self.parted.contains(&(one.min(other), one.max(other)))
     }
 
-    /// Lets nothing through between two nodes until they are mended.
+    /// Partitions two nodes until they are mended.
     pub(super) fn part_nodes(&mut self, one: NodeKey, other: NodeKey) {
         self.parted.insert((one.min(other), one.max(other)));
         self.cut(one, other);
     }
 
     pub(super) fn mend_nodes(&mut self, one: NodeKey, other: NodeKey) {
-        self.tell_node("mend", one, other.0 as u64);
+        self.record_node("mend", one, other.0 as u64);
         self.parted.remove(&(one.min(other), one.max(other)));
     }
 
@@ -200,7 +200,7 @@ impl World {
         }
         self.join_queue(from, receives)?;
         let here = LinkEnd { port: from, link: self.next_link(from) };
-        // Placeholder peer, so that a port that connects to itself numbers its ends apart.
+        // Placeholder peer, so that the ends of a port that connects to itself get distinct numbers.
         let link = SimLink::new(here, LinkState::Connecting, Some(receives));
         self.port_mut(from).links.push(link);
         let there = LinkEnd { port: listener, link: self.next_link(listener) };
@@ -208,12 +208,12 @@ impl World {
         link.greeting = hello.to_vec();
         self.port_mut(listener).links.push(link);
         self.link_mut(here).peer = there;
-        self.tell("connect", here, 0, hello.len() as u64);
+        self.record("connect", here, 0, hello.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Requested(there));
         Ok(here.link)
     }
 
-    /// The node that an address leads to, dead or alive.
+    /// Returns the node at an address, dead or alive.
     fn host_of(&self, to: &str) -> Option<NodeKey> {
         let (host, _) = to.split_once('/')?;
         let all = (0..self.nodes.len()).map(NodeKey);
@@ -225,7 +225,7 @@ impl World {
             return;
         }
         self.forget(end);
-        self.tell("not-reached", end, 0, 0);
+        self.record("not-reached", end, 0, 0);
         let link = end.link;
         let why = NotReached::Unreachable;
         self.port_mut(end.port).notify(LinkEvent::NotReached { link, why });
@@ -254,7 +254,7 @@ impl World {
         }
         link.state = LinkState::Requested;
         let hello = std::mem::take(&mut link.greeting);
-        self.tell("requested", end, 0, hello.len() as u64);
+        self.record("requested", end, 0, hello.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Requested { link, hello });
     }
@@ -274,12 +274,12 @@ impl World {
         let asking = self.link_mut(peer);
         asking.accepted = true;
         asking.greeting = reply.to_vec();
-        self.tell("accept", end, 0, reply.len() as u64);
+        self.record("accept", end, 0, reply.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Connected(peer));
         Ok(())
     }
 
-    /// Whether `end` waits for an answer. That its peer has gone meanwhile is noticed now, or later.
+    /// Checks that `end` waits for an answer. The loss of its peer may be reported now or later.
     fn answerable(&mut self, end: LinkEnd) -> Result<(), FabricError> {
         let link = self.port(end.port).links.get(end.link.0 as usize);
         let link = link.ok_or(FabricError::Unknown("link"))?;
@@ -305,7 +305,7 @@ impl World {
         }
         link.state = LinkState::Ready;
         let reply = std::mem::take(&mut link.greeting);
-        self.tell("connected", end, 0, reply.len() as u64);
+        self.record("connected", end, 0, reply.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Connected { link, reply });
     }
@@ -319,7 +319,7 @@ impl World {
         let peer = self.link(end).peer;
         self.forget(end);
         self.link_mut(peer).greeting = reason.to_vec();
-        self.tell("refuse-link", end, 0, reason.len() as u64);
+        self.record("refuse-link", end, 0, reason.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Refused(peer));
         Ok(())
     }
@@ -331,7 +331,7 @@ impl World {
         }
         let reason = std::mem::take(&mut link.greeting);
         self.forget(end);
-        self.tell("refused", end, 0, reason.len() as u64);
+        self.record("refused", end, 0, reason.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Refused { link, reason });
     }
@@ -366,7 +366,7 @@ impl World {
         let number = RemoteRegionId(port.imports_made);
         port.imports_made += 1;
         self.link_mut(end).imports.insert(number, *token);
-        self.tell("import", end, 0, u64::from(number.0));
+        self.record("import", end, 0, u64::from(number.0));
         Ok(number)
     }
 
@@ -375,7 +375,7 @@ impl World {
         if link.is_none_or(|link| link.state == LinkState::Closed) {
             return;
         }
-        self.tell("close", end, 0, 0);
+        self.record("close", end, 0, 0);
         self.part(end);
         self.fail_link(end);
         self.forget(end);
@@ -389,7 +389,7 @@ impl World {
         self.port_mut(port).open = false;
     }
 
-    /// Closes a link and removes its events that were not polled.
+    /// Closes a link and removes its unpolled events.
     fn forget(&mut self, end: LinkEnd) {
         let port = self.port_mut(end.port);
         let link = &mut port.links[end.link.0 as usize];
@@ -402,7 +402,7 @@ impl World {
 
     /// Kills a node. Each of its requests in flight may or may not take effect.
     pub(super) fn kill(&mut self, node: NodeKey) {
-        self.tell_node("kill", node, 0);
+        self.record_node("kill", node, 0);
         self.nodes[node.0].alive = false;
         self.nodes[node.0].held.clear();
         for port in 0..self.ports.len() {
@@ -421,9 +421,9 @@ impl World {
         }
     }
 
-    /// Ends every link between two nodes; both ends notice it, at independent times.
+    /// Breaks every link between two nodes; both ends detect it, at independent times.
     pub(super) fn cut(&mut self, one: NodeKey, other: NodeKey) {
-        self.tell_node("cut", one, other.0 as u64);
+        self.record_node("cut", one, other.0 as u64);
         for port in 0..self.ports.len() {
             if self.ports[port].node != one || !self.ports[port].open {
                 continue;
@@ -440,8 +440,8 @@ impl World {
         }
     }
 
-    /// Takes this end down: its messages to the peer may or may not arrive, the peer will notice, and no message of the
-    /// peer takes effect here any more; those already answered are in memory.
+    /// Takes this end down: its messages to the peer may or may not arrive, the peer will detect it, and no further
+    /// message of the peer takes effect at this end; the answered ones are placed in memory.
     fn part(&mut self, end: LinkEnd) {
         while let Some(inbound) = self.link(end).inbound.front() {
             let number = inbound.message.number;
@@ -453,8 +453,8 @@ impl World {
         self.sever(peer, true);
     }
 
-    /// Severs `end` from its peer: of the requests in flight, those answered take effect, of the rest a random part;
-    /// then the loss is noticed.
+    /// Severs `end` from its peer: of the requests in flight, the answered ones take effect, of the rest a random
+    /// part; then the loss is detected.
     fn sever(&mut self, end: LinkEnd, ended: bool) {
         let link = self.link(end);
         if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
@@ -489,12 +489,12 @@ impl World {
         for number in dropped {
             self.drop_message(end, number);
         }
-        self.thin_answers(end);
+        self.drop_answers(end);
         match self.options.silence_ns {
             Some(silence_ns) => {
                 let here = self.port(end.port).node;
                 let there = self.port(self.link(end).peer.port).node;
-                // A reset is noticed sooner than silence.
+                // A reset is detected sooner than silence.
                 let reset = self.reaches(here, there);
                 let most_ns = if reset { silence_ns / 4 } else { silence_ns * 9 / 10 };
                 let at_ns = self.now_ns + self.random.below(most_ns);
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    /// How many messages at the front happen for certain.
+    /// Number of messages at the front that certainly take effect.
     fn certain(&self, end: LinkEnd) -> usize {
         let last = self.link(end).inbound.iter().rposition(must_happen);
         last.map_or(0, |at| at + 1)
@@ -532,7 +532,7 @@ impl World {
     }
 
     /// Delivers a random prefix of the answers in flight to `end` and drops the rest.
-    fn thin_answers(&mut self, end: LinkEnd) {
+    fn drop_answers(&mut self, end: LinkEnd) {
         let mut through = true;
         for at in 0..self.link(end).requests.len() {
             through &= self.random.chance(600);
@@ -562,7 +562,7 @@ impl World {
         }
     }
 
-    /// Tells the program of a loss once everything that arrived before has been delivered.
+    /// Reports a loss to the program once everything that arrived before has been delivered.
     pub(super) fn lose_if_drained(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if !link.losing || !link.inbound.is_empty() {
@@ -576,7 +576,7 @@ impl World {
             request.progress = Progress::Done(CompletionStatus::PeerLost);
             self.complete(end);
         }
-        self.tell("lost", end, 0, 0);
+        self.record("lost", end, 0, 0);
         let known = self.link(end).ended || self.options.silence_ns.is_none();
         let loss = if known { Loss::Ended } else { Loss::Unreachable };
         let link = end.link;
@@ -584,15 +584,15 @@ impl World {
     }
 
     pub(super) fn freeze(&mut self, node: NodeKey, adapter: bool) {
-        self.tell_node("pause", node, u64::from(adapter));
+        self.record_node("pause", node, u64::from(adapter));
         let node = &mut self.nodes[node.0];
         node.paused = true;
         node.frozen |= adapter;
     }
 
-    /// What was held happens now, in the order in which it would have.
+    /// Resumes the node and performs its held events in their order.
     pub(super) fn resume(&mut self, node: NodeKey) {
-        self.tell_node("resume", node, 0);
+        self.record_node("resume", node, 0);
         let state = &mut self.nodes[node.0];
         state.paused = false;
         state.frozen = false;
@@ -603,7 +603,7 @@ impl World {
     }
 }
 
-/// Whether a message happens even if its requester is gone: it was answered, or has taken a receive.
+/// Whether a message takes effect even if its requester is gone: it was answered, or has consumed a receive.
 fn must_happen(inbound: &super::request::Inbound) -> bool {
     inbound.answered || inbound.receive.is_some()
 }

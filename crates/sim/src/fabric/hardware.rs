@@ -1,88 +1,88 @@
-//! Hardware profiles: the costs of adapter, bus and wire, with which the simulated fabric computes delays instead of
+//! Hardware profiles: the costs of adapter, bus and wire, from which the simulated fabric computes delays instead of
 //! drawing them.
 //!
-//! Every request passes the same resources, each of which serves one request at a time; a resource that is not busy
-//! adds only its latency:
+//! Every request passes the same resources, each of which serves one request at a time; an idle resource adds only
+//! its latency:
 //!
 //! | stage | resource | time |
 //! | --- | --- | --- |
-//! | doorbell | the adapter's doorbells | `doorbell_ns`, busy `doorbell_busy_ns`; several requests of one post to one link are fetched with one more `pcie_read_ns`, a single one travels with its doorbell |
+//! | doorbell | the adapter's doorbells | `doorbell_ns`, busy `doorbell_busy_ns`; several requests of one post to one link are fetched with one more `pcie_read_ns`, a single one is inlined in its doorbell |
 //! | work request | the send engine of the adapter, and that of the link | busy `send_ns` and `link_send_ns`, and `gather_ns` for each slice after the first |
 //! | payload | the bus, reading | `pcie_read_ns`, busy `pcie_ps_per_byte`; nothing for inline bytes and memory at the adapter |
 //! | packets | the wire, out | busy `wire_ps_per_byte` for payload and `packet_header_bytes`; messages of several links are interleaved by packets |
 //! | switch | | `path_ns`, cut through |
-//! | packets | the wire, in | as out: this is where many senders meet |
-//! | inbound | the receive engine | busy `receive_ns` a request, `packet_ns` any other packet, `receive_request_ns` and `completion_ns` where a receive is taken |
+//! | packets | the wire, in | as out: messages of many senders contend here |
+//! | inbound | the receive engine | busy `receive_ns` a request, `packet_ns` any other packet, `receive_request_ns` and `completion_ns` if a receive is consumed |
 //! | WRITE, SEND | the bus, writing | `pcie_write_ns`, busy `pcie_ps_per_byte` |
 //! | READ | the bus, reading | `pcie_read_ns`, and `fetches_max` outstanding READs and atomics of a link |
-//! | atomic | the one atomic unit of the adapter | busy `atomic_host_ns`, or `atomic_device_ns` for memory at the adapter; not answered before one access to that memory is over |
+//! | atomic | the one atomic unit of the adapter | busy `atomic_host_ns`, or `atomic_device_ns` for memory at the adapter; answered no sooner than one access to that memory takes |
 //! | answer | wire, switch, wire, receive engine | as above |
 //! | completion | the bus, writing | `pcie_write_ns` and `completion_ns` |
 //!
-//! Between two nodes a [`Path`](super::Path) can replace wires and switch.
+//! A [`Path`](super::Path) between two nodes can replace wires and switch.
 //!
-//! Not modelled: congestion control and loss, overflow of the adapter's caches (many links or
-//! regions), NUMA, and the processors: their time is charged by [`stage`](crate::stage).
+//! Not modelled: congestion control and loss, overflow of the adapter's caches (many links or regions), NUMA, and the
+//! processors: their time is charged by [`stage`](crate::stage).
 
 use super::world::NodeKey;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Latencies in nanoseconds, rates as the time that one unit is busy. Plain numbers, to be changed
-/// by struct update. `Display` prints all of them on one line.
+/// Latencies in nanoseconds, and rates as the busy time of one unit. A plain record, to be changed by struct update;
+/// `Display` prints all fields on one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HardwareProfile {
-    /// From the processor's write to the doorbell until the adapter knows.
+    /// Time from the processor's doorbell write until the adapter has it.
     pub doorbell_ns: u64,
-    /// How long one doorbell keeps the adapter from the next.
+    /// Minimum interval between two doorbells of the adapter.
     pub doorbell_busy_ns: u64,
-    /// From the adapter's request until the first bytes of main memory are there.
+    /// Time from the adapter's read request until the first bytes of main memory arrive.
     pub pcie_read_ns: u64,
-    /// From the adapter's write until processors see it.
+    /// Time from the adapter's write until processors see it.
     pub pcie_write_ns: u64,
-    /// The bus, each direction.
+    /// Busy time of the bus, in each direction.
     pub pcie_ps_per_byte: u64,
-    /// An access to memory at the adapter.
+    /// Time of an access to memory at the adapter.
     pub device_ns: u64,
-    /// How long a request keeps the adapter's send engine: one over its message rate.
+    /// Busy time of the adapter's send engine for a request: the inverse of its message rate.
     pub send_ns: u64,
-    /// How long a request keeps the next one of its link from starting.
+    /// Minimum interval between the starts of two requests of one link.
     pub link_send_ns: u64,
-    /// What each slice after the first adds to both.
+    /// Time that each slice after the first adds to both.
     pub gather_ns: u64,
-    /// Through the adapter, in each direction, when nothing is busy.
+    /// Latency of the idle adapter, in each direction.
     pub pipeline_ns: u64,
-    /// The wire, each direction.
+    /// Busy time of the wire, in each direction.
     pub wire_ps_per_byte: u64,
-    /// Most payload of a packet.
+    /// Maximum payload of a packet.
     pub packet_bytes_max: u32,
-    /// What each packet has around its payload, gaps included.
+    /// Overhead of each packet around its payload, gaps included.
     pub packet_header_bytes: u32,
-    /// Switches and cables.
+    /// Latency of switches and cables.
     pub path_ns: u64,
-    /// How long an inbound request keeps the receive engine.
+    /// Busy time of the receive engine for an inbound request.
     pub receive_ns: u64,
-    /// How long a further packet, an acknowledgement or a response keeps it.
+    /// Busy time of the receive engine for a further packet, an acknowledgement or a response.
     pub packet_ns: u64,
-    /// What taking a receive adds to `receive_ns`.
+    /// Time that consuming a receive adds to `receive_ns`.
     pub receive_request_ns: u64,
-    /// What writing a completion entry costs.
+    /// Time to write a completion entry.
     pub completion_ns: u64,
     /// Maximum number of outstanding READs and atomics of one link.
     pub fetches_max: u32,
-    /// How long an atomic on main memory keeps the atomic unit.
+    /// Busy time of the atomic unit for an atomic on main memory.
     pub atomic_host_ns: u64,
-    /// How long one on memory at the adapter does.
+    /// Busy time of the atomic unit for an atomic on memory at the adapter.
     pub atomic_device_ns: u64,
-    /// After how long a SEND that met no receive tries again once there is one.
+    /// Delay after which a SEND that found no receive is retried once a receive is posted.
     pub retry_ns: u64,
 }
 
 /// The cluster of 001 §6: two ConnectX-5 of 100 Gb/s, one switch, RoCEv2, EPYC 7742.
 ///
-/// Together they give what is published of such clusters: 0.94 us for a small inline WRITE to a polled
-/// word, where perftest measures 0.8 us without a switch; 2 us for one one-sided request with its
-/// completion (002 §5, on ConnectX-5 of 100 Gb/s); 98 Gb/s for long WRITEs.
+/// Together they reproduce what is published about such clusters: 0.94 us for a small inline WRITE to a polled word
+/// (perftest measures 0.8 us without a switch); 2 us for one one-sided request with its completion (002 §5, on
+/// ConnectX-5 of 100 Gb/s); 98 Gb/s for long WRITEs.
 ///
 /// | number | source |
 /// | --- | --- |
@@ -90,9 +90,9 @@ pub struct HardwareProfile {
 /// | packets of 4 KiB | the largest InfiniBand MTU, which RoCE takes with jumbo frames; 1,024 without |
 /// | bus 72 ps/B | ConnectX-5 user manual: PCIe 3.0 x16, that is 15.75 GB/s, less the headers of transactions of 256 bytes |
 /// | PCIe read 600 ns | Neugebauer et al., *Understanding PCIe performance for end host networking*, SIGCOMM 2018, from which 003 §3.2 takes 0.6 us to 1.2 us |
-/// | through the adapter 100 ns each way, PCIe write 250 ns, doorbell 150 ns | chosen, so that the sums above come out; the ConnectX-5 EN product brief says "sub-600ns" for the adapter |
+/// | through the adapter 100 ns each way, PCIe write 250 ns, doorbell 150 ns | chosen to give the sums above; the ConnectX-5 EN product brief says "sub-600ns" for the adapter |
 /// | switch and cables 300 ns | chosen, as usual for cut-through switches of 100 Gb/s |
-/// | send and receive engines 14 ns, 70 M/s | chosen above the about 50 M READs a second that 003 §3.2 quotes from FaSST (Kalia et al., OSDI 2016) for the generation before |
+/// | send and receive engines 14 ns, 70 M/s | chosen above the about 50 M READs a second that 003 §3.2 quotes from FaSST (Kalia et al., OSDI 2016) for the previous generation |
 /// | one link 80 ns, 12 M/s | chosen; perftest with one queue pair gives 7 M/s to 15 M/s |
 /// | receive 40 ns, completion entry 20 ns, slice 30 ns | chosen; 001 §6.2 finds receives to be the limit of small messages, and 001 §7 says one DMA read a slice |
 /// | atomics 420 ns | 000 §III: 2.2 M/s to 2.5 M/s a port |
@@ -124,9 +124,8 @@ pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
     retry_ns: 12_000,
 };
 
-/// Adapters that take no time, with packets of any length: what remains is what
-/// [`SimNet::set_path`](super::SimNet::set_path) puts between nodes. For models that know latencies of
-/// whole ways alone.
+/// Adapters that take no time, with packets of any length: all delays come from
+/// [`SimNet::set_path`](super::SimNet::set_path). For models that know only end-to-end latencies.
 pub const NO_TIME: HardwareProfile = HardwareProfile {
     doorbell_ns: 0,
     doorbell_busy_ns: 0,
@@ -181,7 +180,7 @@ impl Resource {
         (start_ps.div_ceil(1_000), self.free_ps.div_ceil(1_000))
     }
 
-    /// When it is free again.
+    /// Returns the time at which it is idle again.
     pub(super) fn free_ns(&self) -> u64 {
         self.free_ps.div_ceil(1_000)
     }
@@ -200,7 +199,7 @@ pub(super) struct Adapter {
     pub(super) atomics: Resource,
 }
 
-/// All adapters, made when first used.
+/// All adapters, created on first use.
 #[derive(Default, Debug)]
 pub(super) struct Adapters(Vec<Adapter>);
 
@@ -213,23 +212,23 @@ impl Adapters {
     }
 }
 
-/// What leaves one end of a link: requests and answers do not wait for each other.
+/// The two queues that leave one end of a link: requests and answers do not wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Lane {
     Requests,
     Answers,
 }
 
-/// What happens where a message has arrived.
+/// The event that the arrival of a message causes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Then {
-    /// A request is there.
+    /// A request arrives.
     Arrive,
-    /// An answer is back.
+    /// An answer returns.
     Response,
-    /// The target of a WRITE by READ asks for the bytes.
+    /// The target of a WRITE by READ requests the bytes.
     Fetch,
-    /// Those bytes are there.
+    /// The fetched bytes arrive.
     Fetched,
 }
 
@@ -242,16 +241,16 @@ pub(super) struct Packet {
     pub(super) then: Then,
 }
 
-/// A message that is leaving, packet by packet.
+/// A message in transmission, packet by packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DepartingMessage {
     pub(super) number: u64,
     pub(super) then: Then,
-    /// Payload that has not left.
+    /// Payload that is not transmitted yet.
     pub(super) bytes: u64,
-    /// No packet has left yet.
+    /// Whether no packet is transmitted yet.
     pub(super) whole: bool,
-    /// Before this its first bytes are not at the wire.
+    /// Earliest time at which its first bytes are at the wire.
     pub(super) ready_ns: u64,
 }
 
@@ -260,7 +259,7 @@ impl DepartingMessage {
         Self { number, then, bytes, whole: true, ready_ns }
     }
 
-    /// Takes the next packet off it.
+    /// Removes the next packet.
     pub(super) fn packet(&mut self, bytes_max: u32) -> Packet {
         let bytes = self.bytes.min(u64::from(bytes_max.max(1)));
         let first = std::mem::take(&mut self.whole);
@@ -269,7 +268,7 @@ impl DepartingMessage {
     }
 }
 
-/// The messages that one end of a link is sending.
+/// The messages in transmission at one end of a link.
 #[derive(Default, Debug)]
 pub(super) struct Lanes {
     /// The link's share of the send engine.
@@ -292,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resource_serves_one_after_the_other() {
+    fn resource_serves_requests_in_sequence() {
         let mut wire = Resource::default();
         assert_eq!(wire.take(10, 2_500), (10, 13));
         assert_eq!(wire.take(10, 2_500), (13, 15), "the half nanoseconds add up");

@@ -1,4 +1,4 @@
-//! What the hardware profile measures, as ratios and ranges of virtual time.
+//! Measurements of the hardware profile, as ratios and ranges of virtual time.
 
 use super::scene::{LinkedNodes, NAMES};
 use super::{
@@ -22,7 +22,7 @@ fn on(capabilities: Capabilities, hardware: HardwareProfile, nodes: usize) -> Li
     LinkedNodes::with(1, SimOptions::on_hardware(capabilities, hardware), nodes)
 }
 
-/// Posts a list in one call; only the last of it is signalled.
+/// Posts a list in one call; only its last request is signaled.
 fn post_list(scene: &mut LinkedNodes, from: usize, list: &[(usize, Operation<'_>)]) {
     let works: Vec<_> = list
         .iter()
@@ -43,7 +43,7 @@ fn inline(scene: &LinkedNodes, from: usize, to: usize, offset: u64) -> Operation
     Operation::Write { source, to, immediate: None }
 }
 
-/// From now until node `node` has polled `count` completions that succeeded.
+/// Time until node `node` has polled `count` successful completions.
 fn time_to_complete(scene: &mut LinkedNodes, node: usize, count: usize) -> u64 {
     let start_ns = scene.net.now_ns();
     let mut done = 0;
@@ -56,7 +56,7 @@ fn time_to_complete(scene: &mut LinkedNodes, node: usize, count: usize) -> u64 {
     scene.net.now_ns() - start_ns
 }
 
-/// From now until memory of node `node` has changed.
+/// Time until memory of node `node` has changed.
 fn time_to_see(scene: &LinkedNodes, node: usize, offset: u64) -> u64 {
     let start_ns = scene.net.now_ns();
     let word = |scene: &LinkedNodes| scene.sides[node].region.arena.load(offset, Ordering::Acquire);
@@ -80,7 +80,7 @@ fn write_time(scene: &mut LinkedNodes, bytes: u32) -> u64 {
 }
 
 #[test]
-fn a_small_write_takes_half_a_round_trip_and_a_read_more_than_a_whole() {
+fn small_write_takes_half_and_read_over_one_round_trip() {
     let mut scene = cluster(2);
     let write = inline(&scene, 0, 1, 64);
     scene.post(0, 1, 1, write);
@@ -131,7 +131,7 @@ fn long_writes_fill_the_wire_but_for_headers() {
     }
 }
 
-/// How long a request takes when `senders` links of node 0 have 128 each.
+/// Time per request if each of `links` links of node 0 has 128 of them.
 fn small_write_ns(links: usize) -> u64 {
     let mut scene = cluster(links + 1);
     let mut list = Vec::new();
@@ -147,21 +147,21 @@ fn small_write_ns(links: usize) -> u64 {
 }
 
 #[test]
-fn small_messages_meet_the_rate_of_the_link_and_then_of_the_adapter() {
+fn small_message_rate_is_limited_by_link_then_adapter() {
     let (one, eight) = (small_write_ns(1), small_write_ns(8));
     assert!((80..=100).contains(&one), "{one}");
     assert!((14..=18).contains(&eight), "{eight}");
 }
 
 #[test]
-fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
+fn small_message_is_delayed_by_packets_not_messages() {
     let mut scene = cluster(3);
     let write = inline(&scene, 2, 1, 64);
     scene.post(2, 1, 1, write);
     let alone_ns = time_to_see(&scene, 1, 64);
     scene.net.run_until_idle();
     scene.fill(1, 64, 8, 0);
-    // The same wires are full: node 0 writes to node 1, and node 2 to node 0.
+    // Saturates the same wires: node 0 writes to node 1, and node 2 to node 0.
     for _ in 0..8 {
         scene.write(0, 1, 1, 1_024, 60_000);
         scene.write(2, 0, 1, 1_024, 60_000);
@@ -176,7 +176,7 @@ fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
     );
 }
 
-/// How long the receiver of `senders` times 8 messages is busy with each.
+/// Time per message at a receiver with 8 senders of 8 messages each.
 fn inbound_ns(how: impl Fn(&LinkedNodes, usize) -> Operation<'static>) -> u64 {
     let mut scene = cluster(9);
     for id in 0..64 {
@@ -206,7 +206,7 @@ fn receives_cost_the_receiver() {
     assert!(send > write + 20 && immediate > write + 20, "{write} {immediate} {send}");
 }
 
-/// A region of this kind at node 0, imported by all others.
+/// Registers a region of this kind at node 0, imported by all others.
 fn region_for_all(
     scene: &mut LinkedNodes,
     kind: RegionKind,
@@ -223,7 +223,7 @@ fn region_for_all(
     (region.arena, imported)
 }
 
-/// How long each of 8 times 64 FETCH_ADDs on one word takes.
+/// Time per FETCH_ADD of 8 times 64 on one word.
 fn fetch_add_ns(kind: RegionKind) -> u64 {
     let mut scene = cluster(9);
     let (arena, imported) = region_for_all(&mut scene, kind);
@@ -240,7 +240,7 @@ fn fetch_add_ns(kind: RegionKind) -> u64 {
 }
 
 #[test]
-fn atomics_take_turns_at_one_unit_which_is_faster_with_its_own_memory() {
+fn atomics_serialize_at_one_unit_and_are_faster_in_device_memory() {
     let (host, device) = (fetch_add_ns(RegionKind::Memory), fetch_add_ns(RegionKind::Device));
     assert!((420..=430).contains(&host), "{host}");
     assert!((90..=100).contains(&device), "{device}");
@@ -303,11 +303,11 @@ fn a_write_by_read_takes_two_round_trips() {
     assert_eq!(scene.net.marks().writes_read_back, 1);
 }
 
-/// Posts requests one by one or all at once, as a program would that does nothing else.
+/// Posts requests one by one or all at once, like a program without other work.
 struct Poster {
     scene: Rc<RefCell<LinkedNodes>>,
     lists: Vec<Vec<usize>>,
-    /// Work before each list.
+    /// Work before each list, in nanoseconds.
     before_ns: u64,
 }
 
@@ -324,7 +324,7 @@ impl Actor for Poster {
     }
 }
 
-/// Until the last of the lists is in place, and how long the program was busy.
+/// Time until the last list is placed, and the busy time of the program.
 fn posting_ns(before_ns: u64, lists: Vec<Vec<usize>>) -> (u64, u64) {
     let scene = Rc::new(RefCell::new(cluster(5)));
     let net = scene.borrow().net.clone();
@@ -338,7 +338,7 @@ fn posting_ns(before_ns: u64, lists: Vec<Vec<usize>>) -> (u64, u64) {
     let counts = net.take_counts(NAMES[0]);
     assert_eq!(counts.requests, requests as u64);
     let busy_ns = stage.busy_ns(poster).unwrap();
-    assert_eq!(busy_ns, work_ns + EPYC_7742.port_ns(&counts) + 1, "and an instant to end");
+    assert_eq!(busy_ns, work_ns + EPYC_7742.port_ns(&counts) + 1, "plus one ns to end");
     (net.now_ns() - start_ns, busy_ns)
 }
 
@@ -361,7 +361,7 @@ fn requests_are_posted_at_the_clock_of_their_program() {
 }
 
 #[test]
-fn what_a_program_does_is_counted() {
+fn program_operations_are_counted() {
     let mut scene = cluster(2);
     scene.net.take_counts(NAMES[0]);
     scene.receive(0, 1);
@@ -386,7 +386,7 @@ fn what_a_program_does_is_counted() {
     assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default());
     scene.net.pause(NAMES[0]);
     scene.poll(0);
-    assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default(), "it stands still");
+    assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default(), "the program is paused");
 }
 
 /// One side of a ping-pong by WRITEs and polled memory.
@@ -422,7 +422,7 @@ impl Actor for Paddle {
     }
 }
 
-/// A ping-pong: the time of all rounds, how often actors ran, and the net's fingerprint.
+/// Runs a ping-pong. Returns the time of all rounds, how often actors ran, and the net's fingerprint.
 fn ping_pong(seed: u64, rounds: u64) -> (u64, u64, u64) {
     let options = SimOptions::on_hardware(INFINIBAND, CONNECTX5_ROCE);
     let scene = Rc::new(RefCell::new(LinkedNodes::with(seed, options, 2)));
@@ -447,7 +447,7 @@ fn a_ping_pong_takes_two_halves_and_few_runs() {
 }
 
 #[test]
-fn there_is_one_schedule_whatever_the_seed() {
+fn schedule_is_independent_of_seed() {
     assert_eq!(ping_pong(1, 20), ping_pong(1, 20));
     assert_eq!(ping_pong(1, 20), ping_pong(2, 20));
     let twice = || (fetch_add_ns(RegionKind::Memory), small_write_ns(3));

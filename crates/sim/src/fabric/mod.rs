@@ -1,45 +1,46 @@
-//! The simulated fabric: many nodes in one thread, virtual time, every schedule that the declared capabilities permit.
+//! The simulated fabric: many nodes in one thread, in virtual time, with every schedule that the declared
+//! capabilities permit.
 //!
-//! It follows the model of RDMA on TSO machines (Ambal, Dongol, Eran, Klimis, Lahav, Raad: *Semantics of Remote Direct
-//! Memory Access*, OOPSLA 2024) and the order table of IBTA 10.8.3.3, and is as weak as they allow:
+//! It follows the model of RDMA on TSO machines (Ambal, Dongol, Eran, Klimis, Lahav, Raad: *Semantics of Remote
+//! Direct Memory Access*, OOPSLA 2024) and the order table of IBTA 10.8.3.3, and is as weak as they allow:
 //!
-//! | what | how |
+//! | subject | behaviour |
 //! | --- | --- |
 //! | local bytes of a WRITE or SEND | read at any time between posting and arrival |
-//! | WRITE | lands later, in pieces cut between 64-byte lines (anywhere, where `words` permits or memory has `Access::RELAXED_ORDERING`); with `byte_order` in rising order, else in any |
-//! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target asks for them, after it has arrived, and are all in memory when it completes |
-//! | completed WRITE | with `completion_means_placed` all of it is in memory; else maybe nothing yet |
-//! | READ | samples piece by piece in any order, and lands in local memory likewise |
-//! | atomic | one step with `AtomicScope::System`; else load and store apart, excluding only other atomics on that word |
-//! | order of a link | with `message_order` WRITEs and SENDs take effect in order, READs and atomics after the WRITEs before them; READs and atomics may be overtaken by anything (`WorkFlags::fence` forbids it); without it, none |
+//! | WRITE | placed after its arrival, in pieces cut between 64-byte lines (anywhere, if `words` permits or memory has `Access::RELAXED_ORDERING`); in rising order with `byte_order`, else in any order |
+//! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target requests them, after its arrival, and are all in memory when it completes |
+//! | completed WRITE | all of it is in memory with `completion_means_placed`; else possibly none |
+//! | READ | samples piece by piece in any order, and is placed in local memory likewise |
+//! | atomic | one step with `AtomicScope::System`; else a separate load and store that exclude only other atomics on that word |
+//! | order of a link | with `message_order`, WRITEs and SENDs take effect in order, READs and atomics after the preceding WRITEs; READs and atomics may be overtaken by any request (`WorkFlags::fence` forbids it); without it, none |
 //! | order between links | none |
 //! | completions | in the order of posting per link, with any delay |
 //! | SEND without a receive | stops `post` or waits, as declared |
-//! | death | requests in flight: those answered take effect; of the rest a prefix (a subset without order), the last WRITE of it in part |
-//! | loss between hosts ([`SimOptions::silence_ns`]) | within that time; death of the peer and closing of the link are distinguished from other causes |
-//! | loss | each survivor notices it at an independent time, after everything that had arrived from the dead node |
+//! | death | of the requests in flight, the answered ones take effect; of the rest a prefix (a subset without order), the last WRITE of it in part |
+//! | loss between hosts ([`SimOptions::silence_ns`]) | detected within that time; death of the peer and closing of the link are distinguished from other causes |
+//! | loss | each survivor detects it at an independent time, after everything that had arrived from the dead node |
 //!
 //! Everything is drawn from one seed: the same seed and calls give the same transcript ([`SimNet::fingerprint`]).
 //!
-//! With [`SimOptions::hardware`] delays come from the queues of a [`HardwareProfile`], and there is one schedule, legal
-//! for the same capabilities, for every seed:
+//! With [`SimOptions::hardware`], delays come from the queues of a [`HardwareProfile`], and every seed has the same
+//! schedule, which is legal for the same capabilities:
 //!
-//! | what | with a hardware profile |
+//! | subject | behaviour with a hardware profile |
 //! | --- | --- |
 //! | local bytes | read when the send engine takes the request |
-//! | WRITE, SEND, READ | take effect in one piece, when the last packet and the bus allow |
+//! | WRITE, SEND, READ | take effect in one piece, after the last packet and the bus transfer |
 //! | WRITE | answered on arrival, as adapters do, unless `completion_means_placed` |
 //! | atomic | one step at the adapter's atomic unit |
-//! | events of one instant | in the order in which they were caused |
-//! | death, loss | as without a profile: what is lost is drawn |
+//! | simultaneous events | in the order in which they were caused |
+//! | death, loss | as without a profile: the lost requests are drawn |
 //!
-//! Programs take no time unless the caller charges them: [`SimNet::take_counts`] returns their operations, and
-//! [`stage`](crate::stage) charges them to clocks.
+//! Programs take no time unless the caller charges them: [`SimNet::take_counts`] returns the counts of their
+//! operations, and [`stage`](crate::stage) charges them to clocks.
 //!
 //! Any capabilities can be declared; constants of this module, such as [`EFA`], are those of the protocols of 001
 //! Table 1.
 //!
-//! Not modelled: threads, real time, and the reordering of the processors' own accesses.
+//! Not modelled: threads, real time, and reordering of accesses within a processor.
 
 mod control;
 mod hardware;
@@ -77,16 +78,16 @@ pub use program::{EPYC_7742, NO_COSTS, ProcessorCosts, ProgramCounts};
 pub use transcript::TranscriptLine;
 pub use world::Marks;
 
-/// A simulated network and its clock. A clone is the same network.
+/// A simulated network and its clock. Clones share the same network.
 ///
-/// Guarantees: all of its behaviour follows from the seed, the options and the order of calls.
+/// Guarantees: its behaviour is a function of the seed, the options and the order of calls.
 #[derive(Clone)]
 pub struct SimNet {
     world: Arc<Mutex<World>>,
 }
 
 impl SimNet {
-    /// A network without nodes at time zero.
+    /// Creates a network without nodes at time zero.
     pub fn new(seed: u64, options: SimOptions) -> Self {
         Self { world: Arc::new(Mutex::new(World::new(seed, options))) }
     }
@@ -98,8 +99,8 @@ impl SimNet {
         Arc::new(SimFabric::new(self.clone(), key))
     }
 
-    /// Performs the next event and moves the clock to it; false when nothing can happen. Which
-    /// event is next was drawn at random, by the delays and among equals.
+    /// Performs the next event and moves the clock to it; false if no event is scheduled. The delays and the order of
+    /// simultaneous events are drawn at random.
     pub fn step(&self) -> bool {
         self.lock().step()
     }
@@ -109,28 +110,28 @@ impl SimNet {
         Some(self.lock().step_touching()?.map(|node| node.0))
     }
 
-    /// The number of the living node of this name.
+    /// Returns the number of the living node of this name.
     pub(crate) fn living_number(&self, node: &str) -> Option<usize> {
         self.lock().find_node(node).map(|node| node.0)
     }
 
-    /// The number of the living node of this name, which is made if there is none.
+    /// Returns the number of the living node of this name, and creates the node if there is none.
     pub(crate) fn node_number(&self, node: &str) -> usize {
         self.lock().node_named(node).0
     }
 
-    /// Virtual time.
+    /// Returns the virtual time.
     pub fn now_ns(&self) -> u64 {
         self.lock().now_ns
     }
 
-    /// When the next event happens, if there is one.
+    /// Returns the time of the next event, if there is one.
     pub fn next_event_ns(&self) -> Option<u64> {
         self.lock().next_event_ns()
     }
 
-    /// Steps until nothing can happen; how many events that were. It ends: each request causes a
-    /// bounded number of events, and what waits for a program waits without events.
+    /// Steps until no event is scheduled, and returns the number of events. It terminates: each request causes a
+    /// bounded number of events, and requests that wait for a program schedule none.
     pub fn run_until_idle(&self) -> u64 {
         let mut events = 0;
         while self.step() {
@@ -139,7 +140,7 @@ impl SimNet {
         events
     }
 
-    /// Performs everything up to `at_ns` and sets the clock to it; how many events that were.
+    /// Performs all events up to `at_ns`, sets the clock to it, and returns the number of events.
     pub fn run_until_ns(&self, at_ns: u64) -> u64 {
         let mut events = 0;
         while self.next_event_ns().is_some_and(|next_ns| next_ns <= at_ns) {
@@ -151,14 +152,14 @@ impl SimNet {
         events
     }
 
-    /// Kills a node: its ports stop answering, and every linked survivor will be notified. Returns false if no such
-    /// node lives.
+    /// Kills a node: its ports stop answering, and every linked survivor will be notified. Returns false if there is
+    /// no living node of this name.
     pub fn kill(&self, node: &str) -> bool {
         self.with_node(node, World::kill)
     }
 
-    /// Stops a node's program as by SIGSTOP: it polls nothing and posts nothing. Peers still reach
-    /// its memory if the fabric is `one_sided`; else they wait too. False when no such node lives.
+    /// Stops a node's program as by SIGSTOP: it polls nothing and posts nothing. Peers still reach its memory if the
+    /// fabric is `one_sided`; else their requests wait too. Returns false if there is no living node of this name.
     pub fn pause(&self, node: &str) -> bool {
         self.with_node(node, |world, node| {
             let adapter = !world.options.capabilities.one_sided;
@@ -166,30 +167,30 @@ impl SimNet {
         })
     }
 
-    /// Stops a node's program and its adapter, as when a whole machine stalls. False when no such
-    /// node lives.
+    /// Stops a node's program and its adapter, as if the whole machine stalled. Returns false if there is no living
+    /// node of this name.
     pub fn freeze(&self, node: &str) -> bool {
         self.with_node(node, |world, node| world.freeze(node, true))
     }
 
-    /// Resumes a paused or frozen node. Returns false if no such node lives.
+    /// Resumes a paused or frozen node. Returns false if there is no living node of this name.
     pub fn resume(&self, node: &str) -> bool {
         self.with_node(node, World::resume)
     }
 
-    /// Breaks every link between two living nodes, as when a cable is pulled for longer than the adapters retry. The
-    /// nodes may reconnect. Returns false if one of them is dead.
+    /// Breaks every link between two living nodes, like a cable that is unplugged for longer than the adapters retry.
+    /// The nodes may reconnect. Returns false if one of them is dead.
     pub fn cut(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::cut)
     }
 
-    /// Partitions two nodes: breaks every link between them, and drops everything until they are [mended](Self::mend).
-    /// Returns false if one of them is dead.
+    /// Partitions two nodes: breaks every link between them, and drops all messages until the partition is
+    /// [mended](Self::mend). Returns false if one of them is dead.
     pub fn part(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::part_nodes)
     }
 
-    /// Makes two nodes reachable for each other again. Returns false if one of them is dead.
+    /// Ends the partition of two nodes. Returns false if one of them is dead.
     pub fn mend(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::mend_nodes)
     }
@@ -201,27 +202,27 @@ impl SimNet {
         node.is_some_and(|node| !world.nodes[node.0].paused)
     }
 
-    /// What it was made with.
+    /// Returns the options of the network.
     pub fn options(&self) -> SimOptions {
         self.lock().options
     }
 
-    /// What it was made with.
+    /// Returns the seed of the network.
     pub fn seed(&self) -> u64 {
         self.lock().seed
     }
 
-    /// How often the rare cases have happened.
+    /// Returns how often each rare case has happened.
     pub fn marks(&self) -> Marks {
         self.lock().marks
     }
 
-    /// A fingerprint of all events and all bytes transferred so far: equal for equal runs.
+    /// Returns a fingerprint of all events and all bytes transferred so far: equal for equal runs.
     pub fn fingerprint(&self) -> u64 {
         self.lock().transcript.fingerprint()
     }
 
-    /// The last events, oldest first.
+    /// Returns the last events, oldest first.
     pub fn transcript(&self) -> Vec<TranscriptLine> {
         self.lock().transcript.lines().copied().collect()
     }
@@ -249,7 +250,7 @@ impl SimNet {
         true
     }
 
-    /// Nothing that panics runs under the lock except on a broken invariant; the state is usable.
+    /// Code under the lock panics only on a broken invariant, so the state of a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,8 +6,8 @@ use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScop
 use farside_fabric::Arena;
 use std::fmt;
 
-/// Like a reliable connection of an InfiniBand adapter: order within a link, atomics against the
-/// same adapter only, a completed WRITE that its target may not see yet.
+/// A reliable connection of an InfiniBand adapter: order within a link, atomics only against the same adapter, and
+/// WRITEs that may complete before the target sees them.
 pub const INFINIBAND: Capabilities = Capabilities {
     write: true,
     read: true,
@@ -39,7 +39,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
     device_words: true,
 };
 
-/// Like processes of one machine with common memory.
+/// Processes of one machine with shared memory.
 pub const SHARED_MEMORY: Capabilities = Capabilities {
     atomics: AtomicScope::System,
     words: WordScope::Any,
@@ -48,7 +48,7 @@ pub const SHARED_MEMORY: Capabilities = Capabilities {
     ..INFINIBAND
 };
 
-/// Like an adapter with relaxed ordering: requests of a link overtake each other.
+/// An adapter with relaxed ordering: requests of a link overtake each other.
 pub const UNORDERED: Capabilities = Capabilities {
     atomics: AtomicScope::None,
     extended_atomics: false,
@@ -57,20 +57,20 @@ pub const UNORDERED: Capabilities = Capabilities {
     ..INFINIBAND
 };
 
-/// How long something takes: nanoseconds of virtual time, both ends included.
+/// A range of delays in nanoseconds of virtual time, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelayRange {
-    /// At least.
+    /// Minimum.
     pub min_ns: u64,
-    /// At most; not less than `min_ns`.
+    /// Maximum; not less than `min_ns`.
     pub max_ns: u64,
 }
 
 impl DelayRange {
-    /// No time at all.
+    /// The zero delay.
     pub const ZERO: Self = Self::new(0, 0);
 
-    /// From `min_ns` to `max_ns`, in either order.
+    /// Creates the range between two delays, given in either order.
     pub const fn new(min_ns: u64, max_ns: u64) -> Self {
         if min_ns <= max_ns {
             Self { min_ns, max_ns }
@@ -89,30 +89,29 @@ impl fmt::Display for DelayRange {
 /// The settings of a [`SimNet`](super::SimNet). `Display` prints all of them on one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimOptions {
-    /// What the fabric declares. Whatever this permits may happen.
+    /// The declared capabilities. All behaviour that they permit may happen.
     pub capabilities: Capabilities,
-    /// From posting, or from the start of the request before, until the adapter starts a request.
+    /// Time from posting, or from the start of the previous request, until the adapter starts a request.
     pub issue_ns: DelayRange,
-    /// From the start of a request until it is at the other adapter.
+    /// Time from the start of a request until its arrival at the other adapter.
     pub flight_ns: DelayRange,
-    /// Until one piece of a request is read from or written to memory.
+    /// Time until one piece of a request is read from or written to memory.
     pub place_ns: DelayRange,
-    /// From the answer of the other adapter until it is back.
+    /// Time from the answer of the other adapter until its arrival.
     pub response_ns: DelayRange,
-    /// Connecting, accepting, refusing.
+    /// Time of connecting, accepting and refusing.
     pub control_ns: DelayRange,
-    /// From a death or closed link until the survivor's adapter notices.
+    /// Time from a death or closed link until the survivor's adapter detects it.
     pub loss_ns: DelayRange,
-    /// How many delays of a thousand are stretched by `straggler_factor`.
+    /// Number of delays in a thousand that are stretched by `straggler_factor`.
     pub straggler_per_mille: u32,
-    /// See `straggler_per_mille`.
+    /// Factor by which stragglers are stretched.
     pub straggler_factor: u64,
     /// Whether READs and atomics are ordered with the other requests of a link, without `WorkFlags::fence` on later
     /// ones. A reliable connection does not guarantee this (IBTA 10.8.3.3); a fabric that executes requests at once
     /// does.
     pub reads_in_order: bool,
-    /// How long a SEND waits for a receive before it fails (`BackPressure::Retried`); `None` for
-    /// ever.
+    /// Time that a SEND waits for a receive before it fails (`BackPressure::Retried`); `None` if it waits forever.
     pub receiver_not_ready_ns: Option<u64>,
     /// Maximum number of pieces of one transfer, cut between 64-byte lines.
     pub pieces_max: usize,
@@ -123,15 +122,16 @@ pub struct SimOptions {
     /// delays above, only `control_ns` and `loss_ns` apply, with their mean; nothing straggles, and each message
     /// takes effect in one piece.
     pub hardware: Option<HardwareProfile>,
-    /// Makes every node a separate host, reached at an address, with its own names, and not always reachable. It
-    /// detects the silence of a peer within this time. `None` if all nodes are on one machine.
+    /// Makes every node a separate host with its own address and names, which may become unreachable. A node detects
+    /// the silence of a peer within this time. `None` if all nodes are on one machine.
     pub silence_ns: Option<u64>,
-    /// How many transcript lines are kept; the fingerprint covers all.
+    /// Number of transcript lines that are kept; the fingerprint covers all.
     pub transcript_lines: usize,
 }
 
 impl SimOptions {
-    /// The declared capabilities with delays like those of a rack, in order but for stragglers.
+    /// Creates options with the declared capabilities and delays like those of a rack, in order except for
+    /// stragglers.
     pub const fn new(capabilities: Capabilities) -> Self {
         Self {
             capabilities,
@@ -153,13 +153,13 @@ impl SimOptions {
         }
     }
 
-    /// The declared capabilities on that hardware.
+    /// Creates options with the declared capabilities on that hardware.
     pub const fn on_hardware(capabilities: Capabilities, hardware: HardwareProfile) -> Self {
         Self { hardware: Some(hardware), ..Self::new(capabilities) }
     }
 
-    /// Delays and manners drawn from `seed`, so that every stage of a request is now the slow one
-    /// and now the fast one. The capabilities stay.
+    /// Draws delays and fault rates from `seed`, each stage sometimes slow and sometimes fast. The capabilities are
+    /// unchanged.
     pub fn draw(seed: u64, capabilities: Capabilities) -> Self {
         let mut random = Random::new(seed ^ 0x006f_7074_696f_6e73);
         let mut range = |scales: &[u64]| {

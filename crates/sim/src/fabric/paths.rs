@@ -5,22 +5,22 @@ use super::hardware::Resource;
 use super::world::{LinkEnd, NodeKey, World};
 use std::collections::BTreeMap;
 
-/// The path from one node to another in place of the profile's wires and switch: a bus to a processor at an adapter,
-/// for example, or a more distant rack.
+/// The path from one node to another, in place of the profile's wires and switch: for example a bus to a processor at
+/// an adapter, or a link to a more distant rack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// From one adapter to the other.
+    /// Latency from one adapter to the other.
     pub latency_ns: u64,
-    /// How long a byte keeps it busy.
+    /// Busy time per byte.
     pub ps_per_byte: u64,
 }
 
-/// What has gone from one node to another: payloads, without what packets have around them.
+/// Traffic from one node to another: payloads without packet overhead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     /// Requests: SENDs, WRITEs, READs, atomics.
     pub requests: u64,
-    /// Answers to such, those included that bring nothing.
+    /// Answers to requests, including empty ones.
     pub answers: u64,
     /// Bytes of both.
     pub bytes: u64,
@@ -32,13 +32,13 @@ struct Cable {
     wire: Resource,
 }
 
-/// From one node to another.
-type Way = (NodeKey, NodeKey);
+/// The two nodes of a path, in its direction.
+type NodePair = (NodeKey, NodeKey);
 
 #[derive(Clone, Default, Debug)]
 pub(super) struct Paths {
-    cables: BTreeMap<Way, Cable>,
-    traffic: BTreeMap<Way, Traffic>,
+    cables: BTreeMap<NodePair, Cable>,
+    traffic: BTreeMap<NodePair, Traffic>,
 }
 
 impl SimNet {
@@ -46,29 +46,29 @@ impl SimNet {
     /// in flight keep the previous path. It has an effect with a hardware profile only.
     pub fn set_path(&self, from: &str, to: &str, path: Path) {
         let mut world = self.lock();
-        let way = (world.node_named(from), world.node_named(to));
-        let wire = world.paths.cables.get(&way).map(|cable| cable.wire).unwrap_or_default();
-        world.paths.cables.insert(way, Cable { path, wire });
+        let pair = (world.node_named(from), world.node_named(to));
+        let wire = world.paths.cables.get(&pair).map(|cable| cable.wire).unwrap_or_default();
+        world.paths.cables.insert(pair, Cable { path, wire });
     }
 
     /// Returns and resets the traffic from one living node to another; with a hardware profile only.
     pub fn take_traffic(&self, from: &str, to: &str) -> Traffic {
         let mut world = self.lock();
-        let way = world.find_node(from).zip(world.find_node(to));
-        way.and_then(|way| world.paths.traffic.remove(&way)).unwrap_or_default()
+        let pair = world.find_node(from).zip(world.find_node(to));
+        pair.and_then(|pair| world.paths.traffic.remove(&pair)).unwrap_or_default()
     }
 }
 
 impl World {
-    /// The way to this end from its peer.
-    fn way_to(&self, to: LinkEnd) -> Way {
+    /// Returns the path to this end from its peer.
+    fn pair_to(&self, to: LinkEnd) -> NodePair {
         (self.port(self.link(to).peer.port).node, self.port(to.port).node)
     }
 
     /// Counts a message that leaves for `to`.
     pub(super) fn count_traffic(&mut self, to: LinkEnd, answer: bool, bytes: u64) {
-        let way = self.way_to(to);
-        let traffic = self.paths.traffic.entry(way).or_default();
+        let pair = self.pair_to(to);
+        let traffic = self.paths.traffic.entry(pair).or_default();
         traffic.requests += u64::from(!answer);
         traffic.answers += u64::from(answer);
         traffic.bytes += bytes;
@@ -77,8 +77,8 @@ impl World {
     /// Sends `bytes` over the cable to this end, if there is one. Returns when transmission begins and ends, and the
     /// path.
     pub(super) fn take_cable(&mut self, to: LinkEnd, bytes: u64) -> Option<(u64, u64, Path)> {
-        let (way, now_ns) = (self.way_to(to), self.now_ns);
-        let cable = self.paths.cables.get_mut(&way)?;
+        let (pair, now_ns) = (self.pair_to(to), self.now_ns);
+        let cable = self.paths.cables.get_mut(&pair)?;
         let (start_ns, sent_ns) = cable.wire.take(now_ns, bytes * cable.path.ps_per_byte);
         Some((start_ns, sent_ns, cable.path))
     }
@@ -86,7 +86,7 @@ impl World {
     /// The transmission time of `bytes` over the cable to this end, if there is one. A cable carries one direction of
     /// one pair only.
     pub(super) fn cable_ns(&self, to: LinkEnd, bytes: u64) -> Option<u64> {
-        let cable = self.paths.cables.get(&self.way_to(to))?;
+        let cable = self.paths.cables.get(&self.pair_to(to))?;
         Some((bytes * cable.path.ps_per_byte).div_ceil(1_000))
     }
 }

@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Most receives of one queue.
+/// Maximum number of receives of one queue.
 const RECEIVES_MAX: usize = 1 << 16;
 
 /// The fabric of one node of a [`SimNet`].
 ///
-/// All its calls return at once; nothing happens to what they started until the net
-/// [steps](SimNet::step). While the node is paused its ports are as if empty and full.
+/// All its calls return at once; the operations that they start progress only when the net [steps](SimNet::step). The
+/// ports of a paused node report no completions and accept no requests.
 #[derive(Clone)]
 pub struct SimFabric {
     net: SimNet,
@@ -173,7 +173,7 @@ impl Port for SimPort {
         let count = world.port_mut(self.port).poll(out);
         for completion in &out[..count] {
             let (end, id) = (self.end(completion.link), completion.id.0);
-            world.tell("poll", end, id, completion.status as u64);
+            world.record("poll", end, id, completion.status as u64);
         }
         let did = ProgramCounts {
             polls: 1,
@@ -266,7 +266,7 @@ impl Port for SimPort {
         self.control(|world| world.import(self.end(link), token))
     }
 
-    /// Its memory is as far away as that of any network.
+    /// Never reachable by loads and stores: peers are across a network.
     fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
         None
     }
@@ -313,7 +313,7 @@ impl PortState {
         count
     }
 
-    /// A loss waits until the messages that came before it have been polled.
+    /// Returns link events. A loss waits until the earlier messages have been polled.
     fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
         for _ in 0..self.events.len() {
             let Some(event) = self.events.pop_front() else {
@@ -341,7 +341,7 @@ fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// Takes requests from the front until one is refused; none while the program is stopped.
+/// Accepts requests from the front until one is refused; none while the program is stopped.
 fn take_each<T>(
     requests: &[T],
     runs: bool,
@@ -356,18 +356,18 @@ fn take_each<T>(
     Posted { accepted: requests.len(), stop: None }
 }
 
-/// Sleeps by letting the net step, on the caller's thread, until something arrives at the port.
+/// Sleeps by stepping the net, on the caller's thread, until something arrives at the port.
 #[derive(Debug)]
 pub(super) struct SimWaiter {
     net: Weak<Mutex<World>>,
     permit: AtomicBool,
 }
 
-/// How far the clock jumps at most when a sleeper waits and nothing can happen.
+/// Maximum jump of the clock when a thread waits and no event is scheduled.
 const IDLE_NS: u64 = 1_000_000;
 
 impl Waiter for SimWaiter {
-    /// Returns true also if nothing can happen before a distant time-out: other parts of this program must progress
+    /// Returns true also if no event is due before a distant time-out: other parts of this program must progress
     /// first.
     fn wait(&self, timeout: Option<Duration>) -> bool {
         let Some(net) = self.net.upgrade() else {
@@ -399,7 +399,7 @@ impl Waiter for SimWaiter {
 }
 
 impl World {
-    /// Moves the clock towards `end_ns`; whether it fell short of it.
+    /// Moves the clock towards `end_ns`. Returns whether it fell short.
     fn idle_until(&mut self, end_ns: u64) -> bool {
         let until_ns = end_ns.min(self.now_ns.saturating_add(IDLE_NS));
         let until_ns = self.next_event_ns().map_or(until_ns, |next_ns| until_ns.min(next_ns));

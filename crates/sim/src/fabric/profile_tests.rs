@@ -1,4 +1,4 @@
-//! The protocols of 001 Table 1: what each lacks is refused by name, and what it may disorder it does.
+//! The protocols of 001 Table 1: missing requests are refused by name, and permitted reordering does occur.
 
 use super::scene::LinkedNodes;
 use super::{ADAPTIVE_ROUTING, EFA, INFINIBAND, Marks, ONE_RMA, SimOptions};
@@ -12,7 +12,7 @@ fn options(seed: u64, capabilities: Capabilities) -> SimOptions {
     SimOptions { write_by_read, ..SimOptions::draw(seed, capabilities) }
 }
 
-/// What each kind of request is refused for, in the order of Table 1; nothing if it is taken.
+/// Returns the reason of refusal for each kind of request, in the order of Table 1; `None` if it is accepted.
 fn refusals(capabilities: Capabilities) -> Vec<Option<&'static str>> {
     let mut scene = LinkedNodes::with(1, options(1, capabilities), 2);
     let (link, _) = scene.sides[0].links[1].unwrap();
@@ -39,7 +39,7 @@ fn refusals(capabilities: Capabilities) -> Vec<Option<&'static str>> {
 }
 
 #[test]
-fn what_a_protocol_lacks_is_refused_by_name() {
+fn missing_capabilities_are_refused_by_name() {
     let (write, send) = (Some("lacks write"), Some("lacks send"));
     let (immediate, atomics) = (Some("lacks immediate"), Some("lacks atomics"));
     assert_eq!(refusals(INFINIBAND), [None; 6]);
@@ -90,7 +90,7 @@ fn mixed(seed: u64, capabilities: Capabilities) -> (Marks, u64) {
 }
 
 #[test]
-fn disorder_really_happens() {
+fn reordering_occurs() {
     for capabilities in [ADAPTIVE_ROUTING, EFA, ONE_RMA] {
         let runs: Vec<Marks> = (0..20).map(|seed| mixed(seed, capabilities).0).collect();
         let sum = |of: fn(&Marks) -> u64| runs.iter().map(of).sum::<u64>();
@@ -105,13 +105,13 @@ fn disorder_really_happens() {
 }
 
 #[test]
-fn a_write_by_read_takes_the_bytes_that_are_there_when_the_target_asks() {
+fn write_by_read_samples_when_target_requests() {
     let mut late = 0;
     for seed in 0..40 {
         let mut scene = LinkedNodes::with(seed, options(seed, ONE_RMA), 2);
         scene.fill(0, 0, 64, 1);
         scene.write(0, 1, 1, 0, 64);
-        // The target has the request; nothing of it has been read.
+        // The target has the request; none of its bytes have been read.
         while scene.net.transcript().last().is_none_or(|line| line.event != "start") {
             assert!(scene.net.step());
         }

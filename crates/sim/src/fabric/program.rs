@@ -1,26 +1,26 @@
-//! Counts and costs of what programs on simulated nodes do; without them, programs take no time.
+//! Operation counts and costs of the programs on simulated nodes; uncharged programs take no time.
 
 use super::SimNet;
 use super::world::{PortKey, World};
 
-/// What the program of one node did with its ports. Calls while it is paused do not count.
+/// Port operations of the program of one node. Calls while it is paused do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProgramCounts {
     /// Calls of `post`.
     pub posts: u64,
-    /// Work requests that were taken.
+    /// Work requests accepted by the ports.
     pub requests: u64,
     /// Doorbells: one for each link of each `post`.
     pub doorbells: u64,
     /// Calls of `poll`.
     pub polls: u64,
-    /// Those that found nothing.
+    /// Calls of `poll` that found nothing.
     pub empty_polls: u64,
-    /// Completions that they found.
+    /// Completions returned by `poll`.
     pub completions: u64,
     /// Calls of `post_receives`.
     pub receive_posts: u64,
-    /// Receives that were taken.
+    /// Receives accepted by the ports.
     pub receives: u64,
     /// Calls of `arm`.
     pub arms: u64,
@@ -40,45 +40,44 @@ impl ProgramCounts {
     }
 }
 
-/// What the things that programs do cost a processor.
+/// Processor time of the operations of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessorCosts {
     /// Building one work request.
     pub post_ns: u64,
     /// Ringing one doorbell.
     pub doorbell_ns: u64,
-    /// One `poll`, whatever it finds.
+    /// One `poll`, independent of its result.
     pub poll_ns: u64,
-    /// Each completion that it finds.
+    /// Each completion that `poll` returns.
     pub completion_ns: u64,
     /// Building one receive.
     pub receive_ns: u64,
-    /// Telling the adapter of the receives of one call.
+    /// Posting the receives of one call to the adapter.
     pub receive_post_ns: u64,
-    /// Asking for an interrupt.
+    /// Requesting an interrupt.
     pub arm_ns: u64,
-    /// From the interrupt until a sleeping thread runs.
+    /// Time from the interrupt until a sleeping thread runs.
     pub wake_ns: u64,
-    /// Loading a word that is in the cache.
+    /// Loading a cached word.
     pub load_ns: u64,
-    /// Loading a line that an adapter or another core has written.
+    /// Loading a cache line that an adapter or another core has written.
     pub miss_ns: u64,
-    /// Copying.
+    /// Copying, in bytes per nanosecond.
     pub copy_bytes_per_ns: u64,
-    /// Clearing.
+    /// Clearing, in bytes per nanosecond.
     pub zero_bytes_per_ns: u64,
-    /// Comparing or hashing.
+    /// Comparing or hashing, in bytes per nanosecond.
     pub compare_bytes_per_ns: u64,
 }
 
 /// One core of the EPYC 7742 of 001 §6, 2.25 GHz (up to 3.4 GHz).
 ///
-/// Estimates, in the order of published ones: a request alone with its doorbell 130 ns, which makes
-/// the 7 to 8 million a second that one thread posts without lists; the write to the doorbell is most
-/// of it, as in Kalia et al., *Design Guidelines for High Performance RDMA Systems*, USENIX ATC 2016,
-/// which advises to ring once for several requests. A miss to main memory about 100 ns, copies about
-/// 10 GB/s a core, clearing twice as fast, since it reads nothing, and some microseconds from an
-/// interrupt to the sleeper.
+/// Estimates of the order of published ones: a single request with its doorbell 130 ns, which gives the 7 to 8
+/// million a second that one thread posts without lists; the doorbell write is most of it, as in Kalia et al.,
+/// *Design Guidelines for High Performance RDMA Systems*, USENIX ATC 2016, which advises one doorbell for several
+/// requests. A miss to main memory about 100 ns, copies about 10 GB/s a core, clearing twice as fast, since it reads
+/// nothing, and some microseconds from an interrupt to the sleeper.
 pub const EPYC_7742: ProcessorCosts = ProcessorCosts {
     post_ns: 30,
     doorbell_ns: 100,
@@ -95,7 +94,7 @@ pub const EPYC_7742: ProcessorCosts = ProcessorCosts {
     compare_bytes_per_ns: 20,
 };
 
-/// A processor that takes no time, for models that charge by other rules.
+/// A processor that takes no time, for models with other charging rules.
 pub const NO_COSTS: ProcessorCosts = ProcessorCosts {
     post_ns: 0,
     doorbell_ns: 0,
@@ -113,7 +112,7 @@ pub const NO_COSTS: ProcessorCosts = ProcessorCosts {
 };
 
 impl ProcessorCosts {
-    /// What work with ports costs.
+    /// Returns the processor time of these port operations.
     pub const fn port_ns(&self, did: &ProgramCounts) -> u64 {
         did.requests * self.post_ns
             + did.doorbells * self.doorbell_ns
@@ -133,7 +132,8 @@ pub(super) struct ProgramClock {
 }
 
 impl SimNet {
-    /// What the program of this node did since this was last asked; nothing when no such node lives.
+    /// Returns and resets the operation counts of this node's program; all zero if there is no living node of this
+    /// name.
     pub fn take_counts(&self, node: &str) -> ProgramCounts {
         let mut world = self.lock();
         match world.find_node(node) {
@@ -142,27 +142,27 @@ impl SimNet {
         }
     }
 
-    /// Starts to charge a program with a clock at `at_ns`: each call of a port advances that clock by its cost, and
-    /// with a hardware profile requests are posted at its time, which may be later than that of the net, until
-    /// [`end_program`](Self::end_program).
+    /// Starts to charge a program with a clock at `at_ns`, until [`end_program`](Self::end_program). Each call of a
+    /// port advances that clock by its cost; with a hardware profile requests are posted at its time, which may be
+    /// later than that of the net.
     pub fn begin_program(&self, at_ns: u64, costs: ProcessorCosts) {
         self.lock().program = Some(ProgramClock { at_ns, costs });
     }
 
-    /// The program that runs works for so long at something that is not the fabric's: what it posts
-    /// next is posted later. Without a program it does nothing.
+    /// Charges the running program for `ns` of work outside the fabric, which delays its next posts. Without a
+    /// program it does nothing.
     pub fn spend_ns(&self, ns: u64) {
         if let Some(program) = &mut self.lock().program {
             program.at_ns = program.at_ns.saturating_add(ns);
         }
     }
 
-    /// What the clock of the program that runs shows; without one, the net's time.
+    /// Returns the clock of the running program; without one, the net's time.
     pub fn program_ns(&self) -> u64 {
         self.lock().program_ns()
     }
 
-    /// The program stops; its clock. Without a program, the net's time.
+    /// Stops charging the program and returns its clock; without a program, the net's time.
     pub fn end_program(&self) -> u64 {
         let mut world = self.lock();
         let at_ns = world.program_ns();
@@ -172,12 +172,12 @@ impl SimNet {
 }
 
 impl World {
-    /// When the program that runs does what it does now.
+    /// Time of the running program's current operation.
     pub(super) fn program_ns(&self) -> u64 {
         self.program.map_or(self.now_ns, |program| program.at_ns.max(self.now_ns))
     }
 
-    /// Counts what the program of this port did.
+    /// Adds the operations to the counts of this port's node.
     pub(super) fn count(&mut self, port: PortKey, did: &ProgramCounts) {
         let node = self.port(port).node;
         self.nodes[node.0].counts.add(did);
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Both.
+    /// Counts and charges the operations.
     pub(super) fn count_and_charge(&mut self, port: PortKey, did: &ProgramCounts) {
         self.count(port, did);
         self.charge(did);

@@ -6,20 +6,20 @@ use farside_base::{
 };
 use farside_fabric::{Arena, Parts};
 
-/// Lines are 64 bytes: within one, a piece never tears.
+/// Size of a line: a piece never splits one.
 const LINE_BYTES: u64 = 64;
 
-/// A stretch of local memory, found when the request was posted.
+/// A range of local memory, resolved when the request was posted.
 #[derive(Clone, Debug)]
 pub(super) struct LocalRange {
     pub(super) arena: Arena,
     pub(super) offset: u64,
     pub(super) bytes: usize,
-    /// It is at the adapter, not across the bus.
+    /// Whether it is at the adapter, not across the bus.
     pub(super) device: bool,
 }
 
-/// The bytes of a message: still in their sender's memory, or taken from there.
+/// The bytes of a message: still in the sender's memory, or sampled from it.
 #[derive(Clone, Debug)]
 pub(super) enum MessagePayload {
     Unsampled(Vec<LocalRange>),
@@ -27,7 +27,7 @@ pub(super) enum MessagePayload {
 }
 
 impl MessagePayload {
-    /// Reads the sender's memory now, unless that happened before.
+    /// Reads the sender's memory, unless it was read before.
     pub(super) fn sample(&mut self) {
         let Self::Unsampled(places) = self else {
             return;
@@ -52,7 +52,7 @@ impl MessagePayload {
     }
 }
 
-/// What an atomic makes of a word.
+/// The modification of a word by an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Add { add: u64, boundaries: u64 },
@@ -79,7 +79,7 @@ impl Change {
         }
     }
 
-    /// The word after it.
+    /// Returns the modified word.
     pub(super) fn apply(self, word: u64) -> u64 {
         match self {
             Self::Add { add, boundaries } => {
@@ -97,10 +97,10 @@ impl Change {
     }
 }
 
-/// A place in the memory of the peer, as the requester names it.
+/// An address in the memory of the peer, as the requester names it.
 pub(super) type RemotePlace = (RegionToken, u64);
 
-/// What travels to the other adapter.
+/// A message between two adapters.
 #[derive(Clone, Debug)]
 pub(super) struct AdapterMessage {
     pub(super) number: u64,
@@ -111,7 +111,7 @@ pub(super) struct AdapterMessage {
     pub(super) payload: MessagePayload,
     pub(super) change: Option<Change>,
     pub(super) bytes: usize,
-    /// A receive of the peer was set aside for it (`BackPressure::AtPost`).
+    /// Whether a receive of the peer is reserved for it (`BackPressure::AtPost`).
     pub(super) reserved: bool,
 }
 
@@ -143,29 +143,29 @@ impl AdapterMessage {
         }
     }
 
-    /// READs and atomics: later requests may overtake them.
+    /// Whether it is a READ or an atomic: later requests may overtake it.
     pub(super) fn fetches(&self) -> bool {
         fetches(self.kind)
     }
 }
 
-/// Whether requests of this kind bring something back.
+/// Whether requests of this kind return data.
 pub(super) fn fetches(kind: CompletionKind) -> bool {
     matches!(kind, CompletionKind::Read | CompletionKind::Atomic)
 }
 
-/// How far a request is, seen by its requester.
+/// Progress of a request, as seen by its requester.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// In the send queue.
+    /// Waiting in the send queue.
     Queued(AdapterMessage),
-    /// In flight; no answer yet.
+    /// In flight, not answered.
     Departed,
     /// The responder has answered; the answer is in flight.
     Answered(Response),
-    /// What was fetched is being put into local memory.
+    /// The fetched bytes are being placed in local memory.
     Landing(Vec<u8>, Pieces),
-    /// Ended; completes when those before it have.
+    /// Ended; completes when all earlier requests have.
     Done(CompletionStatus),
 }
 
@@ -184,7 +184,7 @@ pub(super) struct RequestRecord {
     pub(super) kind: CompletionKind,
     pub(super) signalled: bool,
     pub(super) fence: bool,
-    /// When the adapter has it; without a hardware profile it waits for nothing.
+    /// Time at which the adapter has it; used only with a hardware profile.
     pub(super) rung_ns: u64,
     pub(super) bytes: u32,
     pub(super) into: Vec<LocalRange>,
@@ -204,16 +204,16 @@ impl RequestRecord {
     }
 }
 
-/// How far a message is, seen by the responder.
+/// Progress of a message, as seen by the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Not here yet.
-    Flying,
-    /// Arrived, waiting for the messages before it.
+    /// Not arrived.
+    InFlight,
+    /// Arrived, waiting for earlier messages.
     Arrived,
     /// Its pieces are read or written one by one.
     Running,
-    /// Wants a receive and there is none.
+    /// Needs a receive, and the queue is empty.
     Waiting,
 }
 
@@ -223,19 +223,19 @@ pub(super) struct Inbound {
     pub(super) message: AdapterMessage,
     pub(super) phase: Phase,
     pub(super) pieces: Pieces,
-    /// What a READ has sampled, or an atomic has loaded.
+    /// Bytes that a READ has sampled, or the word that an atomic has loaded.
     pub(super) fetched: Vec<u8>,
-    /// The receive that it consumed, and its memory.
+    /// The consumed receive, and its memory.
     pub(super) receive: Option<(Receive, Option<LocalRange>)>,
-    /// The requester was answered; from now on it takes effect even if the requester dies.
+    /// Whether the requester was answered; from then on the message takes effect even if the requester dies.
     pub(super) answered: bool,
-    /// The requester died in the middle of it: some pieces never land.
+    /// Whether the requester died during placement: some pieces are never placed.
     pub(super) torn: bool,
-    /// The bytes of a WRITE by READ have been read at the requester.
+    /// Whether the bytes of a WRITE by READ have been read at the requester.
     pub(super) read_back: bool,
-    /// When it had arrived.
+    /// Time of arrival.
     pub(super) arrived_ns: u64,
-    /// With a hardware profile: when its bytes are in memory, the bus permitting.
+    /// With a hardware profile: earliest time at which its bytes are in memory.
     pub(super) landed_ns: u64,
 }
 
@@ -243,7 +243,7 @@ impl Inbound {
     pub(super) fn new(message: AdapterMessage) -> Self {
         Self {
             message,
-            phase: Phase::Flying,
+            phase: Phase::InFlight,
             pieces: Pieces::default(),
             fetched: Vec::new(),
             receive: None,
@@ -256,14 +256,14 @@ impl Inbound {
     }
 }
 
-/// One piece: bytes of the transfer from `start` on.
+/// One piece of a transfer: its bytes from `start` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TransferPiece {
     pub(super) start: usize,
     pub(super) bytes: usize,
 }
 
-/// The pieces of a transfer and how many are still to come.
+/// The pieces of a transfer and how many remain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
     pub(super) all: Vec<TransferPiece>,
@@ -290,7 +290,7 @@ impl Pieces {
     }
 }
 
-/// Between which lines to cut: everywhere if that gives few enough pieces, else at random.
+/// Draws the lines between which to cut: all if that gives few enough pieces, else random ones.
 fn boundaries(lines: u64, pieces_max: u64, random: &mut Random) -> Vec<u64> {
     if lines <= pieces_max {
         return (1..lines).collect();

@@ -11,7 +11,7 @@ use farside_base::{
 use farside_fabric::{Parts, Stop};
 
 impl World {
-    /// Takes a request that the adapter has at `rung_ns`.
+    /// Accepts a request that the adapter has at `rung_ns`.
     pub(super) fn post(
         &mut self,
         port: PortKey,
@@ -21,7 +21,7 @@ impl World {
         let end = LinkEnd { port, link: work.link };
         let parts = Parts::of(&work.operation);
         let (places, at) = self.check(end, &parts)?;
-        let reserved = self.set_receive_aside(end, &parts)?;
+        let reserved = self.reserve_receive(end, &parts)?;
         let link = self.link_mut(end);
         let number = link.requests_made;
         link.requests_made += 1;
@@ -39,7 +39,7 @@ impl World {
             into: if fetches { places } else { Vec::new() },
             progress: Progress::Queued(message),
         });
-        self.tell("post", end, number, work.id.0);
+        self.record("post", end, number, work.id.0);
         match self.link(end).state {
             LinkState::Ready => self.schedule_departure(end),
             LinkState::Lost => self.end_request(end, number, CompletionStatus::PeerLost),
@@ -52,7 +52,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that can be said without the peer. Nothing has happened when it refuses.
+    /// Performs all checks that do not need the peer. A refusal has no effect.
     fn check(
         &self,
         end: LinkEnd,
@@ -93,8 +93,8 @@ impl World {
         Ok(LocalRange { arena: arena.clone(), offset, bytes, device })
     }
 
-    /// Sets a receive of the peer aside where senders must (`BackPressure::AtPost`).
-    fn set_receive_aside(&mut self, end: LinkEnd, parts: &Parts<'_>) -> Result<bool, Stop> {
+    /// Reserves a receive of the peer, if senders must (`BackPressure::AtPost`).
+    fn reserve_receive(&mut self, end: LinkEnd, parts: &Parts<'_>) -> Result<bool, Stop> {
         let capabilities = &self.options.capabilities;
         if capabilities.receiver_not_ready != BackPressure::AtPost
             || !parts.takes_receive()
@@ -105,7 +105,7 @@ impl World {
         let peer = self.link(end).peer;
         let usable = matches!(self.link(peer).state, LinkState::Ready | LinkState::Connecting);
         let Some(queue) = self.link(peer).queue.filter(|_| usable) else {
-            // The peer has gone or closed: the request is taken and completes with an error.
+            // The peer is gone or closed: the request is accepted and completes with an error.
             return Ok(false);
         };
         let queue = &mut self.port_mut(peer.port).queues[queue.0 as usize];
@@ -117,7 +117,7 @@ impl World {
         Ok(true)
     }
 
-    /// Ends a request that never leaves.
+    /// Ends a request that was never sent.
     fn end_request(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         if let Some(request) = self.link_mut(end).request(number) {
             request.progress = Progress::Done(status);
@@ -125,7 +125,7 @@ impl World {
         self.complete(end);
     }
 
-    /// Lets the adapter start the next request, unless it is about to or has to wait.
+    /// Schedules the start of the next request, unless a start is scheduled or the request has to wait.
     pub(super) fn schedule_departure(&mut self, end: LinkEnd) {
         let link = self.link(end);
         if link.departing || link.state != LinkState::Ready {
@@ -168,14 +168,14 @@ impl World {
         let number = request.number;
         let progress = std::mem::replace(&mut request.progress, Progress::Departed);
         if let Progress::Queued(message) = progress {
-            self.tell("depart", end, number, message.bytes as u64);
-            self.fly(peer, message);
+            self.record("depart", end, number, message.bytes as u64);
+            self.transmit(peer, message);
         }
         self.schedule_departure(end);
     }
 
-    /// Puts a message on its way. Its bytes are read now or as late as its arrival.
-    fn fly(&mut self, to: LinkEnd, mut message: AdapterMessage) {
+    /// Sends a message. Its bytes are read between now and its arrival.
+    fn transmit(&mut self, to: LinkEnd, mut message: AdapterMessage) {
         if self.link(to).severed || self.link(to).state == LinkState::Closed || !self.node(to).alive
         {
             return;
@@ -208,7 +208,7 @@ impl World {
         self.options.write_by_read && message.kind == CompletionKind::Write
     }
 
-    /// The target of a WRITE by READ reads its bytes here.
+    /// Handles the read of the bytes of a WRITE by READ by its target.
     pub(super) fn fetch(&mut self, end: LinkEnd, number: u64) {
         let peer = self.link(end).peer;
         let Some(inbound) = self.link_mut(peer).inbound(number) else {
@@ -218,14 +218,14 @@ impl World {
         inbound.read_back = true;
         let bytes = inbound.message.bytes as u64;
         self.marks.writes_read_back += 1;
-        self.tell("fetch", end, number, bytes);
+        self.record("fetch", end, number, bytes);
         match self.options.hardware {
             Some(_) => self.launch_fetched(end, number, bytes),
             None => self.after(self.options.flight_ns, WorldEvent::Fetched(peer, number)),
         }
     }
 
-    /// The responder at `from` answers request `number` of its peer.
+    /// Sends the answer of the responder at `from` to request `number` of its peer.
     pub(super) fn answer(&mut self, from: LinkEnd, number: u64, answer: Response) {
         let end = self.link(from).peer;
         if self.link(from).severed {
@@ -254,11 +254,11 @@ impl World {
         let status = answer.status;
         let fetched = std::mem::take(&mut answer.fetched);
         let offset = request.into.first().map_or(0, |place| place.offset);
-        self.tell("response", end, number, status as u64);
+        self.record("response", end, number, status as u64);
         let pieces_max = self.pieces_max();
         let pieces = Pieces::cut(offset, fetched.len(), pieces_max, &mut self.random);
         for piece in 0..pieces.all.len() {
-            // With a hardware profile the way over the bus is in the time of the response.
+            // With a hardware profile the response time includes the bus.
             match self.options.hardware {
                 Some(_) => self.at(self.now_ns, WorldEvent::Land(end, number, piece)),
                 None => self.after(self.options.place_ns, WorldEvent::Land(end, number, piece)),
@@ -292,7 +292,7 @@ impl World {
             request.progress = Progress::Done(CompletionStatus::Success);
         }
         self.transcript.bytes(&bytes);
-        self.tell("land", end, number, piece.bytes as u64);
+        self.record("land", end, number, piece.bytes as u64);
         if last {
             self.complete(end);
         }
@@ -317,7 +317,7 @@ impl World {
     }
 
     fn report(&mut self, end: LinkEnd, request: &RequestRecord, status: CompletionStatus) {
-        self.tell("complete", end, request.number, status as u64);
+        self.record("complete", end, request.number, status as u64);
         let success = status == CompletionStatus::Success;
         if success && !request.signalled {
             return;
@@ -342,7 +342,7 @@ impl World {
         inbound.any(|inbound| inbound.message.number == number)
     }
 
-    /// Flushes what is left; the link takes no further part in anything.
+    /// Flushes the remaining requests and disables the link.
     pub(super) fn fail_link(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if link.state != LinkState::Closed {
@@ -350,14 +350,14 @@ impl World {
         }
         while let Some(request) = self.link_mut(end).requests.pop_front() {
             if let Progress::Queued(message) = &request.progress {
-                self.give_receive_back(self.link(end).peer, message.reserved);
+                self.release_receive(self.link(end).peer, message.reserved);
             }
             self.report(end, &request, CompletionStatus::Flushed);
         }
     }
 }
 
-/// Puts bytes of what was fetched, from byte `start` of it on, into the places.
+/// Writes fetched bytes, from byte `start` on, into the local ranges.
 fn scatter(places: &[LocalRange], start: usize, bytes: &[u8]) {
     let mut skip = start;
     let mut bytes = bytes;

@@ -1,4 +1,4 @@
-//! The responder's adapter: what arrives takes effect piece by piece, within the declared order.
+//! The responder's adapter: arrived messages take effect piece by piece, within the declared order.
 
 use super::hardware::Then;
 use super::request::{Inbound, Phase, Pieces, Response, TransferPiece};
@@ -11,7 +11,7 @@ use farside_fabric::{Arena, OutOfBounds, Stop};
 use std::sync::atomic::Ordering;
 
 impl World {
-    /// A message of the peer is here. With order it is the oldest that was flying.
+    /// Handles the arrival of a message of the peer: on an ordered link, the oldest one in flight.
     pub(super) fn arrive(&mut self, end: LinkEnd, number: u64) {
         let ordered = self.options.capabilities.message_order;
         let (now_ns, by_read) = (self.now_ns, self.options.write_by_read);
@@ -21,10 +21,10 @@ impl World {
             self.after(self.options.control_ns, WorldEvent::Arrive(end, number));
             return;
         }
-        let mut flying = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
-            inbound.phase == Phase::Flying && (ordered || inbound.message.number == number)
+        let mut in_flight = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
+            inbound.phase == Phase::InFlight && (ordered || inbound.message.number == number)
         });
-        let Some(inbound) = flying.next() else {
+        let Some(inbound) = in_flight.next() else {
             return;
         };
         inbound.phase = Phase::Arrived;
@@ -34,7 +34,7 @@ impl World {
         }
         let number = inbound.message.number;
         let bytes = inbound.message.bytes as u64;
-        self.tell("arrive", end, number, bytes);
+        self.record("arrive", end, number, bytes);
         if number >= self.link(end).broken_from {
             self.discard(end, number);
         } else if matches!(state, LinkState::Failed | LinkState::Lost) {
@@ -47,7 +47,8 @@ impl World {
         }
     }
 
-    /// The target memory of a message, if the owner's record permits it. Of the token, only number and key are used.
+    /// Returns the target memory of a message, if the owner's record permits it. Of the token, only number and key
+    /// are used.
     fn target(&self, end: LinkEnd, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
         let mut all = self.link(end).inbound.iter();
         let refused = CompletionStatus::RemoteAccess;
@@ -68,24 +69,24 @@ impl World {
         Ok(Some((region.arena.clone(), offset)))
     }
 
-    /// Starts every message that may start now.
+    /// Starts every message that is permitted to start.
     fn admit(&mut self, end: LinkEnd) {
-        while let Some(number) = self.next_turn(end) {
+        while let Some(number) = self.next_startable(end) {
             self.start(end, number);
         }
     }
 
-    /// The first message that has arrived and has to wait for none of those before it.
-    fn next_turn(&mut self, end: LinkEnd) -> Option<u64> {
+    /// Returns the first arrived message that does not have to wait for an earlier one.
+    fn next_startable(&mut self, end: LinkEnd) -> Option<u64> {
         let ordered = self.options.capabilities.message_order;
         let strict = self.options.reads_in_order;
-        let (mut writes_before, mut fetches_before, mut flying_before) = (false, false, false);
+        let (mut writes_before, mut fetches_before, mut in_flight_before) = (false, false, false);
         for inbound in &self.link(end).inbound {
             let blocked = ordered && (writes_before || (strict && fetches_before));
             if inbound.phase == Phase::Arrived && !blocked {
                 let number = inbound.message.number;
                 self.marks.fetches_overtaken += u64::from(fetches_before);
-                let reordered = !ordered && (writes_before || flying_before);
+                let reordered = !ordered && (writes_before || in_flight_before);
                 self.marks.messages_reordered += u64::from(reordered);
                 return Some(number);
             }
@@ -94,7 +95,7 @@ impl World {
             } else {
                 writes_before = true;
             }
-            flying_before |= inbound.phase == Phase::Flying;
+            in_flight_before |= inbound.phase == Phase::InFlight;
         }
         None
     }
@@ -106,7 +107,7 @@ impl World {
         inbound.phase = Phase::Running;
         let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
-        self.tell("start", end, number, bytes as u64);
+        self.record("start", end, number, bytes as u64);
         match kind {
             CompletionKind::Atomic => self.place_later(end, number, 0),
             CompletionKind::Send => self.take_receive(end, number),
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// Lets a piece of a running message happen: some time, or when the hardware gets to it.
+    /// Schedules a piece of a running message: after a random delay, or as the hardware profile computes.
     fn place_later(&mut self, end: LinkEnd, number: u64, piece: usize) {
         let event = WorldEvent::Piece(end, number, piece);
         match self.options.hardware {
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// Asks the requester's adapter for the bytes of a WRITE by READ.
+    /// Requests the bytes of a WRITE by READ from the requester's adapter.
     fn read_back(&mut self, end: LinkEnd, number: u64) {
         match self.options.hardware {
             Some(_) => self.launch_answer(end, number, Then::Fetch, 0),
@@ -147,13 +148,13 @@ impl World {
         }
     }
 
-    /// The bytes of a WRITE by READ are here.
+    /// Handles the arrival of the bytes of a WRITE by READ.
     pub(super) fn fetched(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
-        self.tell("fetched", end, number, 0);
+        self.record("fetched", end, number, 0);
         self.run_pieces(end, number, offset);
     }
 
@@ -213,7 +214,7 @@ impl World {
             _ => WordScope::Aligned,
         };
         let tears = relaxed || self.options.capabilities.words < needs;
-        // Lines that begin anywhere go through words.
+        // With tearing, lines start at a random offset, so cuts split words.
         let lines_from = if tears { self.random.between(0, 63) } else { offset };
         inbound.pieces = Pieces::cut(lines_from, bytes, pieces_max, &mut self.random);
         let count = inbound.pieces.left;
@@ -247,7 +248,7 @@ impl World {
         let Some((piece, count)) = self.move_piece(end, number, index, &arena, offset) else {
             return;
         };
-        self.tell("piece", end, number, piece.start as u64);
+        self.record("piece", end, number, piece.start as u64);
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// Where a running message reads or writes; `None` when that memory was withdrawn meanwhile.
+    /// Returns the memory that a running message reads or writes; `None` if it was deregistered meanwhile.
     fn running_place(&self, end: LinkEnd, number: u64) -> Option<(Arena, u64)> {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number)?;
@@ -304,7 +305,7 @@ impl World {
         Some((piece, count))
     }
 
-    /// The bytes of a message have all been read or written.
+    /// Handles the end of a transfer: all its bytes have been read or written.
     fn moved(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -327,7 +328,7 @@ impl World {
         }
     }
 
-    /// Says yes to a WRITE or SEND, once.
+    /// Sends a positive answer to a WRITE or SEND, at most once.
     fn acknowledge(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -338,7 +339,7 @@ impl World {
         }
     }
 
-    /// Gives the next posted receive to a message that needs one, or makes it wait.
+    /// Assigns the next posted receive to a message that needs one, or makes the message wait.
     fn take_receive(&mut self, end: LinkEnd, number: u64) {
         let Some(queue) = self.link(end).queue else {
             return self.refuse_message(end, number, CompletionStatus::PeerLost);
@@ -355,7 +356,7 @@ impl World {
         inbound.message.reserved = false;
         let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
         inbound.receive = Some((receive, place.clone()));
-        self.tell("receive", end, number, receive.id.0);
+        self.record("receive", end, number, receive.id.0);
         if kind == CompletionKind::Write {
             self.acknowledge(end, number);
             self.deliver(end, number, CompletionStatus::Success);
@@ -394,14 +395,14 @@ impl World {
             return self.drop_from(end, number);
         }
         self.marks.receives_missing += 1;
-        self.tell("no-receive", end, number, 0);
+        self.record("no-receive", end, number, 0);
         if let Some(patience_ns) = self.options.receiver_not_ready_ns {
             let at_ns = self.now_ns.saturating_add(patience_ns);
             self.at(at_ns, WorldEvent::ReceiverNotReady(end, number));
         }
     }
 
-    pub(super) fn look_for_receive(&mut self, end: LinkEnd, number: u64) {
+    pub(super) fn retry_receive(&mut self, end: LinkEnd, number: u64) {
         if self.waits_for_receive(end, number) {
             self.take_receive(end, number);
         }
@@ -444,23 +445,23 @@ impl World {
             }
         }
         for (end, number) in waiting {
-            let look = WorldEvent::LookForReceive(end, number);
+            let retry = WorldEvent::RetryReceive(end, number);
             match self.options.hardware {
-                Some(hardware) => self.at(self.now_ns + hardware.retry_ns, look),
-                None => self.after(self.options.flight_ns, look),
+                Some(hardware) => self.at(self.now_ns + hardware.retry_ns, retry),
+                None => self.after(self.options.flight_ns, retry),
             }
         }
     }
 
-    /// A receive that was set aside at `end` for a message that never comes is free again.
-    pub(super) fn give_receive_back(&mut self, end: LinkEnd, reserved: bool) {
+    /// Releases a receive that was reserved at `end` for a message that never arrives.
+    pub(super) fn release_receive(&mut self, end: LinkEnd, reserved: bool) {
         let Some(queue) = self.link(end).queue.filter(|_| reserved) else {
             return;
         };
         self.port_mut(end.port).queues[queue.0 as usize].credits += 1;
     }
 
-    /// Reports the receive that the message took, if it took one.
+    /// Reports the receive that the message consumed, if any.
     fn deliver(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -482,7 +483,7 @@ impl World {
             },
             status,
         };
-        self.tell("deliver", end, number, receive.id.0);
+        self.record("deliver", end, number, receive.id.0);
         let peer = self.link(end).peer;
         if !self.node(peer).alive {
             self.marks.delivered_after_death += 1;
@@ -502,7 +503,7 @@ impl World {
         let system = self.options.capabilities.atomics == AtomicScope::System;
         let change = self.link_mut(end).inbound(number).and_then(|inbound| inbound.message.change);
         let before = match change {
-            // In one step against processors too, which may be other threads.
+            // One step, also against processors, which may be other threads.
             Some(change) if system => arena.update(offset, |word| change.apply(word)),
             _ => arena.load(offset, Ordering::Acquire),
         };
@@ -510,7 +511,7 @@ impl World {
         if let Some(inbound) = self.link_mut(end).inbound(number) {
             inbound.fetched = before.to_ne_bytes().to_vec();
         }
-        self.tell("atomic-load", end, number, before);
+        self.record("atomic-load", end, number, before);
         if system {
             let after = change.map_or(before, |change| change.apply(before));
             self.atomic_end(end, number, after);
@@ -518,14 +519,14 @@ impl World {
             self.node_mut(end).busy_words.push(word);
             let store = WorldEvent::AtomicStore(end, number);
             match self.options.hardware {
-                // The atomic unit has had both in its time.
+                // The time of the atomic unit covers load and store.
                 Some(_) => self.at(self.now_ns, store),
                 None => self.after(self.options.place_ns, store),
             }
         }
     }
 
-    /// Stores what an atomic makes of the word that it loaded, whatever the word is by now.
+    /// Stores the modification of the word that an atomic loaded, even if the word has changed since.
     pub(super) fn atomic_store(&mut self, end: LinkEnd, number: u64) {
         let Some((arena, offset)) = self.running_place(end, number) else {
             return self.withdrawn(end, number);
@@ -549,7 +550,7 @@ impl World {
             return;
         };
         let fetched = std::mem::take(&mut inbound.fetched);
-        self.tell("atomic-store", end, number, after);
+        self.record("atomic-store", end, number, after);
         let status = CompletionStatus::Success;
         self.answer(end, number, Response { status, fetched });
         self.finish(end, number);
@@ -572,7 +573,7 @@ impl World {
         }
     }
 
-    /// The memory of a running message was deregistered under it.
+    /// Handles deregistration of the memory of a running message.
     fn withdrawn(&mut self, end: LinkEnd, number: u64) {
         if self.link_mut(end).inbound(number).is_some_and(|one| one.answered) {
             return self.finish(end, number);
@@ -581,9 +582,9 @@ impl World {
         self.refuse_message(end, number, CompletionStatus::RemoteAccess);
     }
 
-    /// Answers no; later messages of the link are ignored, as the requester will flush them.
+    /// Sends a negative answer; later messages of the link are ignored, as the requester will flush them.
     pub(super) fn refuse_message(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
-        self.tell("refuse", end, number, status as u64);
+        self.record("refuse", end, number, status as u64);
         self.marks.requests_refused += 1;
         let link = self.link_mut(end);
         link.broken_from = link.broken_from.min(number + 1);
@@ -600,7 +601,7 @@ impl World {
         self.finish(end, number);
     }
 
-    /// Removes a completed message, and starts those after it.
+    /// Removes a completed message, and starts the messages that waited for it.
     fn finish(&mut self, end: LinkEnd, number: u64) {
         self.discard(end, number);
         self.admit(end);
@@ -621,7 +622,7 @@ impl World {
         }
     }
 
-    /// Takes a message out.
+    /// Removes a message and releases the word and the receive that it holds.
     pub(super) fn discard(&mut self, end: LinkEnd, number: u64) {
         self.release_word(end, number);
         let link = self.link_mut(end);
@@ -629,7 +630,7 @@ impl World {
         let Some(inbound) = at.and_then(|at| link.inbound.remove(at)) else {
             return;
         };
-        self.give_receive_back(end, inbound.message.reserved);
+        self.release_receive(end, inbound.message.reserved);
         if let Some((receive, _)) = inbound.receive {
             // The receive returns to its queue: it has no completion yet.
             let queue = &mut self.port_mut(end.port).queues[receive.queue.0 as usize];
@@ -639,7 +640,7 @@ impl World {
     }
 }
 
-/// Writes line by line, as `byte_order` promises: one long copy may move its end first.
+/// Writes line by line, as `byte_order` promises: one long copy may write its end first.
 fn write_rising(arena: &Arena, at: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {

@@ -13,11 +13,11 @@ pub(super) struct LinkedNode {
     pub(super) port: Box<dyn Port>,
     pub(super) region: Region,
     pub(super) queue: ReceiveQueueId,
-    /// To each other node, by its number.
+    /// Link and imported region per node number.
     pub(super) links: Vec<Option<(LinkId, RemoteRegionId)>>,
 }
 
-/// Some nodes, all linked with each other.
+/// Fully connected nodes.
 pub(super) struct LinkedNodes {
     pub(super) net: SimNet,
     pub(super) sides: Vec<LinkedNode>,
@@ -32,7 +32,7 @@ impl LinkedNodes {
         Self::with_access(seed, options, nodes, Access::ALL)
     }
 
-    /// With regions of that access.
+    /// Creates nodes with regions of that access.
     pub(super) fn with_access(
         seed: u64,
         options: SimOptions,

@@ -1,4 +1,4 @@
-//! What the adversary may do it does, given seeds enough; what it may not do it never does.
+//! Tests of the adversary: with enough seeds it does everything that is permitted, and nothing else.
 
 use super::hardware::CONNECTX5_ROCE;
 use super::scene::{LinkedNodes, side};
@@ -10,7 +10,7 @@ use farside_base::{
 use farside_fabric::{Fabric, LinkEvent};
 use std::sync::atomic::Ordering;
 
-/// A busy little run: data, messages and atomics between three nodes, one of which dies.
+/// A short busy run: data, messages and atomics between three nodes, one of which dies.
 fn busy(seed: u64, capabilities: Capabilities) -> (u64, Marks) {
     busy_with(seed, SimOptions::draw(seed, capabilities))
 }
@@ -67,7 +67,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn every_rare_case_is_met() {
+fn every_rare_case_occurs() {
     let mut sum = Marks::default();
     let mut reordered = 0;
     for seed in 0..40 {
@@ -132,7 +132,7 @@ fn writes_land_in_pieces_and_in_byte_order_only_if_declared() {
     assert!(partly && out_of_order);
 }
 
-/// Whether an aligned word was ever seen half changed by a WRITE of `bytes` bytes to an aligned address.
+/// Whether an aligned word was ever observed torn by a WRITE of `bytes` bytes to an aligned address.
 fn tears_words(words: WordScope, access: Access, bytes: u32) -> bool {
     let capabilities = Capabilities { words, ..INFINIBAND };
     (0..100).any(|seed| {
@@ -202,7 +202,7 @@ fn reads_are_torn_by_concurrent_writes() {
     assert!(torn);
 }
 
-/// Adds by an atomic of the adapter and by the processor in between; whether an update was lost.
+/// Adds by an atomic of the adapter, with a processor's add in between. Returns whether an update was lost.
 fn loses_updates(seed: u64, capabilities: Capabilities) -> bool {
     let mut scene = LinkedNodes::new(seed, capabilities, 2);
     let add =
@@ -227,7 +227,7 @@ fn atomics_meet_the_processor_only_with_system_scope() {
 }
 
 #[test]
-fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
+fn death_keeps_answered_requests_and_a_prefix_of_the_rest() {
     let (mut none, mut some, mut all) = (0, 0, 0);
     for (seed, options) in (0..200).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
         let mut scene = LinkedNodes::with(seed, options, 2);
@@ -303,7 +303,7 @@ fn work_for_a_dead_node_ends_as_peer_lost_and_then_flushed() {
 }
 
 #[test]
-fn a_deregistered_region_is_never_touched_again() {
+fn deregistered_region_is_never_accessed() {
     let mut refused = 0;
     for seed in 0..60 {
         let mut scene = LinkedNodes::new(seed, INFINIBAND, 2);
@@ -324,13 +324,13 @@ fn a_deregistered_region_is_never_touched_again() {
 }
 
 #[test]
-fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
+fn paused_program_serves_one_sided_requests_and_frozen_machine_none() {
     for options in both(4, INFINIBAND) {
         pause_and_freeze(LinkedNodes::with(4, options, 2));
     }
 }
 
-/// The adversary, and the instrument.
+/// Options of the adversary and of the hardware profile.
 fn both(seed: u64, capabilities: Capabilities) -> [SimOptions; 2] {
     let hardware = SimOptions::on_hardware(capabilities, CONNECTX5_ROCE);
     [SimOptions::draw(seed, capabilities), hardware]
@@ -345,7 +345,7 @@ fn pause_and_freeze(mut scene: LinkedNodes) {
     scene.net.run_until_idle();
     assert_eq!(scene.poll(0).len(), 2);
     assert_eq!(scene.bytes(1, 0, 64), [5; 64]);
-    assert!(scene.poll(1).is_empty(), "its program stands still");
+    assert!(scene.poll(1).is_empty(), "a paused program polls nothing");
     assert!(scene.net.resume("b"));
     assert_eq!(scene.poll(1).len(), 1);
     assert!(scene.net.freeze("b"));
@@ -380,7 +380,7 @@ fn cut_and_connect(mut scene: LinkedNodes) {
 }
 
 #[test]
-fn a_new_node_of_an_old_name_has_nothing_of_the_old() {
+fn node_with_reused_name_starts_empty() {
     let mut scene = LinkedNodes::new(6, INFINIBAND, 2);
     let (link, _) = scene.sides[0].links[1].unwrap();
     let old = scene.sides[1].region.token;

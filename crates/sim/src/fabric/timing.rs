@@ -13,8 +13,8 @@ impl World {
         self.adapters.of(node)
     }
 
-    /// Builds the requests of a list and rings once for each of its links; when the adapter has the
-    /// requests of each.
+    /// Builds the requests of a list and rings one doorbell for each of its links. Returns per link when the adapter
+    /// has its requests.
     pub(super) fn ring(&mut self, port: PortKey, work: &[Work<'_>]) -> BTreeMap<LinkId, u64> {
         let requests = work.len() as u64;
         self.charge(&ProgramCounts { requests, ..ProgramCounts::default() });
@@ -30,7 +30,7 @@ impl World {
         rung.collect()
     }
 
-    /// Rings the doorbell for `requests` requests of one link.
+    /// Rings the doorbell for `requests` requests of one link. Returns when the adapter has them.
     fn rung_ns(&mut self, port: PortKey, requests: u64) -> u64 {
         let at_ns = self.program_ns();
         let Some(hardware) = self.options.hardware else {
@@ -39,17 +39,17 @@ impl World {
         let node = self.port(port).node;
         let busy_ps = hardware.doorbell_busy_ns * 1_000;
         let (start_ns, _) = self.adapters.of(node).doorbells.take(at_ns, busy_ps);
-        // A single request travels with its doorbell; several are fetched by the adapter.
+        // A single request is inlined in its doorbell; several are fetched by the adapter.
         let fetch_ns = if requests > 1 { hardware.pcie_read_ns } else { 0 };
         start_ns + hardware.doorbell_ns + fetch_ns
     }
 
-    /// When the send engine may start a request of this link that it has had since `rung_ns`.
+    /// Returns when the send engine may start a request that the adapter has since `rung_ns`.
     pub(super) fn departure_ns(&self, end: LinkEnd, rung_ns: u64) -> u64 {
         self.now_ns.max(rung_ns).max(self.link(end).lanes.send.free_ns())
     }
 
-    /// Lets the adapter at `from` work on a request: fetch its bytes, then send.
+    /// Schedules the work of the adapter at `from` on a request: fetch its bytes, then send.
     pub(super) fn dispatch(
         &mut self,
         hardware: &HardwareProfile,
@@ -84,7 +84,7 @@ impl World {
         );
     }
 
-    /// When the first packet of `bytes` bytes of main memory is at the adapter; at once if `bytes` is 0.
+    /// Returns when the first packet of `bytes` bytes of main memory is at the adapter; at once if `bytes` is 0.
     fn read_bus(
         &mut self,
         hardware: &HardwareProfile,
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Sends an answer with `bytes` bytes that are at the adapter already.
+    /// Sends an answer with `bytes` bytes that are already at the adapter.
     pub(super) fn launch_answer(&mut self, from: LinkEnd, number: u64, then: Then, bytes: u64) {
         let Some(hardware) = self.options.hardware else {
             return;
@@ -121,7 +121,7 @@ impl World {
         self.launch(from, Lane::Answers, DepartingMessage::new(number, then, bytes, ready_ns));
     }
 
-    /// Sends the bytes that the target of a WRITE by READ has asked for.
+    /// Sends the bytes that the target of a WRITE by READ has requested.
     pub(super) fn launch_fetched(&mut self, from: LinkEnd, number: u64, bytes: u64) {
         let Some(hardware) = self.options.hardware else {
             return;
@@ -135,7 +135,7 @@ impl World {
         );
     }
 
-    /// Sends the next packet of a lane. Lanes alternate: each has one packet queued.
+    /// Sends the next packet of a lane. Lanes alternate, since each has at most one packet queued.
     pub(super) fn emit(&mut self, from: LinkEnd, lane: Lane) {
         let Some(hardware) = self.options.hardware else {
             return;
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// What a message meets at its target.
+    /// Returns the delays of a message at its target.
     fn target_of(&mut self, to: LinkEnd, number: u64, then: Then) -> TargetDelay {
         let mut target = TargetDelay { receives: false, device: false };
         if !matches!(then, Then::Arrive | Then::Fetched) {
@@ -235,7 +235,7 @@ impl World {
         target
     }
 
-    /// Whether the memory that a message is for is at the adapter.
+    /// Whether the target memory of a message is at the adapter.
     fn at_device(&self, end: LinkEnd, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
@@ -246,7 +246,7 @@ impl World {
         region.is_some_and(|region| region.kind == RegionKind::Device)
     }
 
-    /// When a message that is at the adapter has read or written memory.
+    /// Returns when a message at the adapter has read or written memory.
     pub(super) fn placed_ns(
         &mut self,
         hardware: &HardwareProfile,
@@ -276,16 +276,16 @@ impl World {
     }
 }
 
-/// What a message meets at its target.
+/// Delays of a message at its target.
 #[derive(Clone, Copy, Debug)]
 struct TargetDelay {
-    /// It takes a receive.
+    /// Whether it consumes a receive.
     receives: bool,
-    /// Its memory is at the adapter.
+    /// Whether its memory is at the adapter.
     device: bool,
 }
 
-/// What a packet has on the wire.
+/// Returns the size of a packet on the wire.
 fn bytes_around(hardware: &HardwareProfile, packet: &Packet) -> u64 {
     u64::from(packet.bytes) + u64::from(hardware.packet_header_bytes)
 }

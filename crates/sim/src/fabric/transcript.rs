@@ -8,22 +8,22 @@ use std::fmt;
 pub struct TranscriptLine {
     /// Virtual time.
     pub at_ns: u64,
-    /// What happened.
+    /// Name of the event.
     pub event: &'static str,
     /// Number of the node where it happened, in the order of creation.
     pub node: u32,
-    /// The port there, in the order of creation.
+    /// The port at which it happened, in the order of creation.
     pub port: u32,
     /// The link of that port.
     pub link: u32,
-    /// The request within the link, or what the event counts.
+    /// The request within the link, or a count specific to the event.
     pub request: u64,
-    /// Bytes, a status or another number of the event.
+    /// Bytes, a status or another number specific to the event.
     pub detail: u64,
 }
 
 impl TranscriptLine {
-    /// The names of the columns, above the lines.
+    /// Header line with the names of the columns.
     pub const HEADER: &'static str =
         "        at_ns event          node  port  link    request     detail";
 }
@@ -38,7 +38,7 @@ impl fmt::Display for TranscriptLine {
     }
 }
 
-/// The last lines, and a hash over all of them and the bytes that moved.
+/// The last lines, and a hash of all lines and all transferred bytes.
 #[derive(Debug)]
 pub(super) struct Transcript {
     lines: VecDeque<TranscriptLine>,
@@ -69,7 +69,7 @@ impl Transcript {
         self.lines.push_back(line);
     }
 
-    /// Lets bytes that moved count in the fingerprint.
+    /// Includes transferred bytes in the fingerprint.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];

@@ -30,43 +30,43 @@ pub(super) struct LinkEnd {
     pub(super) link: LinkId,
 }
 
-/// What can happen next. An event names the end where it happens; requests are named by their
-/// number within the requester's link.
+/// A scheduled event. It names the link end at which it happens; requests are identified by their number within the
+/// requester's link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum WorldEvent {
     /// The requester's adapter starts the first queued request.
     Depart(LinkEnd),
-    /// A message is here; which one is said where links have no order, else it is the oldest.
+    /// A message arrives; its number is given if links are unordered, else it is the oldest.
     Arrive(LinkEnd, u64),
     /// One piece of a running message is placed or sampled.
     Piece(LinkEnd, u64, usize),
     /// The second half of an atomic that is atomic only within the adapter.
     AtomicStore(LinkEnd, u64),
     /// A message that found no receive checks again.
-    LookForReceive(LinkEnd, u64),
-    /// A message has waited too long for a receive.
+    RetryReceive(LinkEnd, u64),
+    /// A message has exceeded the time limit for a receive.
     ReceiverNotReady(LinkEnd, u64),
-    /// The answer to a request is back.
+    /// The answer to a request arrives.
     Response(LinkEnd, u64),
-    /// One piece of what was fetched is put into local memory.
+    /// One piece of fetched data is placed in local memory.
     Land(LinkEnd, u64, usize),
-    /// A connection request is here.
+    /// A connection request arrives.
     Requested(LinkEnd),
-    /// The peer's acceptance is here.
+    /// The peer's acceptance arrives.
     Connected(LinkEnd),
-    /// The peer's refusal is here.
+    /// The peer's refusal arrives.
     Refused(LinkEnd),
-    /// No process answers.
+    /// The connection request was not answered.
     NotReached(LinkEnd),
-    /// The adapter notices that the peer is gone.
+    /// The adapter detects the loss of the peer.
     Lost(LinkEnd),
-    /// The target of a WRITE by READ asks for its bytes, here at the requester.
+    /// The target of a WRITE by READ requests its bytes from this end, the requester.
     Fetch(LinkEnd, u64),
-    /// Those bytes are at the target.
+    /// Those bytes arrive at the target.
     Fetched(LinkEnd, u64),
     /// With a hardware profile: the next packet of a lane leaves this end.
     Emit(LinkEnd, Lane),
-    /// With a hardware profile: a packet is at the last wire before this end.
+    /// With a hardware profile: a packet reaches the last wire to this end.
     Hop(LinkEnd, u64, Packet),
 }
 
@@ -81,13 +81,13 @@ pub(super) struct SimNode {
     pub(super) held: Vec<WorldEvent>,
     pub(super) regions: BTreeMap<RegionId, SimRegion>,
     pub(super) regions_made: u32,
-    /// Words that the adapter is in the middle of an atomic on.
+    /// Words on which the adapter is between load and store of an atomic.
     pub(super) busy_words: Vec<(RegionId, u64)>,
-    /// What its program did since the counts were last taken.
+    /// Operations of the program since the counts were last taken.
     pub(super) counts: ProgramCounts,
 }
 
-/// A region as its owner knows it: what a request is judged by.
+/// The owner's record of a region, against which requests are checked.
 #[derive(Debug)]
 pub(super) struct SimRegion {
     pub(super) arena: Arena,
@@ -106,11 +106,11 @@ pub(super) struct PortState {
     pub(super) events: VecDeque<LinkEvent>,
     pub(super) armed: bool,
     pub(super) waiter: Arc<SimWaiter>,
-    /// Woken by link events too.
+    /// A second waiter, woken by link events too.
     pub(super) other_waiter: Option<Arc<dyn Waiter>>,
 }
 
-/// A completion, and the receive queue that gets its place back when it is polled.
+/// A completion, and the receive queue that regains an entry when it is polled.
 pub(super) struct UnpolledCompletion {
     pub(super) completion: Completion,
     pub(super) queue: Option<ReceiveQueueId>,
@@ -119,19 +119,19 @@ pub(super) struct UnpolledCompletion {
 pub(super) struct SimReceiveQueue {
     pub(super) depth: usize,
     pub(super) posted: VecDeque<Receive>,
-    /// Consumed receives with completions that were not polled yet.
+    /// Number of consumed receives with unpolled completions.
     pub(super) unpolled: usize,
-    /// Links that take receives from here.
+    /// Number of links that consume receives of this queue.
     pub(super) links: usize,
-    /// Receives that no sender has set aside (`BackPressure::AtPost`).
+    /// Number of receives that no sender has reserved (`BackPressure::AtPost`).
     pub(super) credits: usize,
-    /// It takes nothing any more.
+    /// Whether the queue is closed: it accepts no more receives.
     pub(super) ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// `connect` was called here; the peer has not answered.
+    /// `connect` was called at this end; the peer has not answered.
     Connecting,
     /// The peer's request is still in flight to this end.
     Coming,
@@ -141,9 +141,9 @@ pub(super) enum LinkState {
     Ready,
     /// The peer is lost; the next request reports it and fails the link.
     Lost,
-    /// A request failed: everything is flushed.
+    /// A request failed; all others are flushed.
     Failed,
-    /// Closed or refused here; the number is not used again.
+    /// Closed or refused at this end; the number is not reused.
     Closed,
 }
 
@@ -152,29 +152,29 @@ pub(super) struct SimLink {
     pub(super) state: LinkState,
     pub(super) queue: Option<ReceiveQueueId>,
     pub(super) imports: BTreeMap<RemoteRegionId, RegionToken>,
-    /// What was said at connecting, on its way to the program.
+    /// Payload of the connection handshake, until the program takes it.
     pub(super) greeting: Vec<u8>,
     pub(super) requests: VecDeque<RequestRecord>,
     pub(super) requests_made: u64,
-    /// Completions of requests that were not polled yet.
+    /// Number of unpolled completions of requests.
     pub(super) unpolled: usize,
-    /// A `Depart` is scheduled.
+    /// Whether a `Depart` is scheduled.
     pub(super) departing: bool,
     /// Messages of the peer, in the order of departure.
     pub(super) inbound: VecDeque<Inbound>,
-    /// When the latest of them arrives.
+    /// Arrival time of the latest inbound message.
     pub(super) arrival_ns: u64,
-    /// Messages of the peer from this number on are ignored: one before them failed.
+    /// Number from which the peer's messages are ignored, because an earlier one failed.
     pub(super) broken_from: u64,
-    /// Nothing more comes from the peer, and no answer gets back to it.
+    /// Whether nothing more arrives from the peer, and no answer returns to it.
     pub(super) severed: bool,
     /// The peer has accepted; its acceptance is still in flight to this end.
     pub(super) accepted: bool,
-    /// The peer ended for certain, or took the link down itself.
+    /// Whether the peer certainly ended, or closed the link itself.
     pub(super) ended: bool,
     /// The adapter has detected the loss of the peer; the program is notified when `inbound` is empty.
     pub(super) losing: bool,
-    /// With a hardware profile: what is leaving this end.
+    /// With a hardware profile: the messages in transmission at this end.
     pub(super) lanes: Lanes,
 }
 
@@ -213,29 +213,28 @@ impl SimLink {
     }
 }
 
-/// How often what a fabric may do, and seldom does, has happened: a run that never meets a case
-/// has not tested it.
+/// Counters of rare behaviours that a fabric permits: a case that never occurs in a run is not tested by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Marks {
     /// Pieces of one transfer that took effect out of address order.
     pub pieces_reordered: u64,
-    /// Requests that started while an earlier READ or atomic of their link was at work.
+    /// Requests that started while an earlier READ or atomic of their link was in progress.
     pub fetches_overtaken: u64,
-    /// Requests of a link without order that took effect before an earlier one.
+    /// Requests of an unordered link that took effect before an earlier one.
     pub messages_reordered: u64,
-    /// WRITEs that completed before all their pieces were in place.
+    /// WRITEs that completed before all their pieces were placed.
     pub completed_before_placed: u64,
-    /// Messages that met an empty receive queue.
+    /// Messages that found an empty receive queue.
     pub receives_missing: u64,
     /// Atomics that waited for another on the same word.
     pub atomics_contended: u64,
-    /// WRITEs of a dead requester of which some pieces landed and some never will.
+    /// WRITEs of a dead requester of which only some pieces were placed.
     pub writes_torn_by_death: u64,
     /// Messages of a dead requester that were delivered after its death.
     pub delivered_after_death: u64,
     /// Messages of a dead requester that never arrive.
     pub dropped_by_death: u64,
-    /// Requests that were refused at the other adapter.
+    /// Requests refused by the responder's adapter.
     pub requests_refused: u64,
     /// WRITEs of which the target fetched the bytes by a READ.
     pub writes_read_back: u64,
@@ -251,13 +250,13 @@ pub(super) struct World {
     pub(super) nodes: Vec<SimNode>,
     pub(super) ports: Vec<PortState>,
     pub(super) listeners: BTreeMap<String, PortKey>,
-    /// Hosts that do not reach each other, the lower one first.
+    /// Pairs of partitioned hosts, the lower one first.
     pub(super) parted: BTreeSet<(NodeKey, NodeKey)>,
     pub(super) transcript: Transcript,
     pub(super) marks: Marks,
     pub(super) adapters: Adapters,
     pub(super) paths: Paths,
-    /// The program that runs now, if it has a clock.
+    /// The clock of the running program, if it has one.
     pub(super) program: Option<ProgramClock>,
 }
 
@@ -282,7 +281,7 @@ impl World {
         }
     }
 
-    /// Performs the next event; false when there is none.
+    /// Performs the next event; false if there is none.
     pub(super) fn step(&mut self) -> bool {
         self.step_touching().is_some()
     }
@@ -293,7 +292,7 @@ impl World {
         self.now_ns = self.now_ns.max(at_ns);
         let key = self.node_of(event);
         let node = &mut self.nodes[key.0];
-        // Packets on the wire proceed in any state of their ends.
+        // Packets on the wire proceed in any state of the two ends.
         let on_wire = matches!(event, WorldEvent::Emit(..) | WorldEvent::Hop(..));
         if node.frozen && !on_wire {
             node.held.push(event);
@@ -314,7 +313,7 @@ impl World {
             WorldEvent::Arrive(end, number) => self.arrive(end, number),
             WorldEvent::Piece(end, number, piece) => self.piece(end, number, piece),
             WorldEvent::AtomicStore(end, number) => self.atomic_store(end, number),
-            WorldEvent::LookForReceive(end, number) => self.look_for_receive(end, number),
+            WorldEvent::RetryReceive(end, number) => self.retry_receive(end, number),
             WorldEvent::ReceiverNotReady(end, number) => self.receiver_not_ready(end, number),
             WorldEvent::Response(end, number) => self.response(end, number),
             WorldEvent::Land(end, number, piece) => self.land(end, number, piece),
@@ -336,7 +335,7 @@ impl World {
             | WorldEvent::Arrive(end, _)
             | WorldEvent::Piece(end, _, _)
             | WorldEvent::AtomicStore(end, _)
-            | WorldEvent::LookForReceive(end, _)
+            | WorldEvent::RetryReceive(end, _)
             | WorldEvent::ReceiverNotReady(end, _)
             | WorldEvent::Response(end, _)
             | WorldEvent::Land(end, _, _)
@@ -353,7 +352,7 @@ impl World {
         self.ports[port.0].node
     }
 
-    /// A delay of this range, now and then a much longer one; with a hardware profile its middle.
+    /// Draws a delay from this range, stretched for stragglers; the mean with a hardware profile.
     pub(super) fn delay(&mut self, range: DelayRange) -> u64 {
         if self.options.hardware.is_some() {
             return range.min_ns.midpoint(range.max_ns);
@@ -366,14 +365,14 @@ impl World {
         }
     }
 
-    /// Lets `event` happen after a delay of `range`; events of one instant in any order.
+    /// Schedules `event` after a delay of `range`; simultaneous events are in random order.
     pub(super) fn after(&mut self, range: DelayRange, event: WorldEvent) {
         let at_ns = self.now_ns.saturating_add(self.delay(range));
         self.at(at_ns, event);
     }
 
-    /// Lets `event` happen then; with a hardware profile events of one instant in the order of
-    /// these calls.
+    /// Schedules `event` for `at_ns`; with a hardware profile, simultaneous events happen in the order of these
+    /// calls.
     pub(super) fn at(&mut self, at_ns: u64, event: WorldEvent) {
         self.scheduled += 1;
         let tie = match self.options.hardware {
@@ -383,7 +382,7 @@ impl World {
         self.queue.push(Reverse((at_ns, tie, event)));
     }
 
-    /// Most pieces of a transfer; hardware times are those of whole messages.
+    /// Maximum number of pieces of a transfer: one with a hardware profile, which times whole messages.
     pub(super) fn pieces_max(&self) -> usize {
         if self.options.hardware.is_some() { 1 } else { self.options.pieces_max }
     }
@@ -414,7 +413,7 @@ impl World {
     }
 
     /// Writes a transcript line about a request of a link.
-    pub(super) fn tell(&mut self, event: &'static str, end: LinkEnd, request: u64, detail: u64) {
+    pub(super) fn record(&mut self, event: &'static str, end: LinkEnd, request: u64, detail: u64) {
         self.transcript.write(TranscriptLine {
             at_ns: self.now_ns,
             event,
@@ -427,7 +426,7 @@ impl World {
     }
 
     /// Writes a transcript line about a node or port.
-    pub(super) fn tell_node(&mut self, event: &'static str, node: NodeKey, detail: u64) {
+    pub(super) fn record_node(&mut self, event: &'static str, node: NodeKey, detail: u64) {
         self.transcript.write(TranscriptLine {
             at_ns: self.now_ns,
             event,

@@ -1,4 +1,4 @@
-//! The search.
+//! The search of the linearizability checker.
 
 use super::specification::Specification;
 use std::collections::{BTreeMap, HashSet};
@@ -7,34 +7,34 @@ use std::fmt;
 /// One operation of a history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HistoryCall<O, A> {
-    /// Who called; for people.
+    /// The calling process; only for messages.
     pub process: u64,
-    /// What.
+    /// The operation.
     pub operation: O,
-    /// When it was called.
+    /// Time of the invocation.
     pub invoke_ns: u64,
-    /// When it returned and its answer; `None` if it is unknown whether it took effect.
+    /// Time of the return and the answer; `None` if it is unknown whether it took effect.
     pub returned: Option<(u64, A)>,
 }
 
-/// What became of a check.
+/// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// There is an order that explains every answer.
+    /// An order exists that explains every answer.
     Linearizable,
-    /// There is none.
+    /// No order explains every answer.
     NotLinearizable(CheckFailure),
     /// The bound of configurations was reached first.
     GaveUp {
-        /// What could not be decided.
+        /// The undecided part.
         part: String,
-        /// How many configurations were visited.
+        /// Number of visited configurations.
         configurations: usize,
     },
 }
 
 impl Verdict {
-    /// Nothing, if the history is linearizable.
+    /// Returns `Ok` if the history is linearizable.
     ///
     /// # Errors
     /// The failure as text, or that the check gave up.
@@ -49,18 +49,18 @@ impl Verdict {
     }
 }
 
-/// Where the search came furthest, and what it could not explain there.
+/// The longest explained prefix, and the operations that could not continue it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckFailure {
-    /// The key or object; empty when there is only one.
+    /// The key or object; empty if there is only one.
     pub part: String,
-    /// How many operations could be put in order at most.
+    /// Maximum number of operations that could be ordered.
     pub explained: usize,
-    /// Of how many.
+    /// Number of operations.
     pub operations: usize,
-    /// The state after those.
+    /// The state after the ordered operations.
     pub state: String,
-    /// The operations that would have to be next, none of which fits the state.
+    /// The candidates for the next operation, none of which fits the state.
     pub next: Vec<String>,
 }
 
@@ -83,8 +83,8 @@ const CONFIGURATIONS_MAX: usize = 5_000_000;
 
 /// Checks a history of one object from its initial state.
 ///
-/// Cost: about one configuration per operation when few run at a time; exponential in the number
-/// of operations that overlap or whose outcome is unknown, in the worst case.
+/// Cost: about one configuration per operation if few run at a time; in the worst case exponential in the number of
+/// operations that overlap or have an unknown outcome.
 pub fn check<S: Specification>(
     initial: &S,
     calls: &[HistoryCall<S::Operation, S::Answer>],
@@ -92,9 +92,9 @@ pub fn check<S: Specification>(
     check_part(initial, calls, "")
 }
 
-/// Checks each key's part of a history by itself.
+/// Checks the part of each key of a history separately.
 ///
-/// The first part that fails or cannot be decided, by rising key, is the verdict.
+/// The verdict is that of the first part, by rising key, that fails or cannot be decided.
 pub fn check_each<S: Specification, K: Ord + fmt::Debug>(
     initial: &S,
     calls: impl IntoIterator<Item = (K, HistoryCall<S::Operation, S::Answer>)>,
@@ -130,21 +130,21 @@ type Calls<'a, S> =
     Vec<&'a HistoryCall<<S as Specification>::Operation, <S as Specification>::Answer>>;
 
 struct Search<'a, S: Specification> {
-    /// By invocation.
+    /// Operations of known outcome, by invocation.
     known: Calls<'a, S>,
-    /// Those of unknown outcome that may have changed something, by invocation.
+    /// Operations of unknown outcome that may have changed the state, by invocation.
     unknown: Calls<'a, S>,
     seen: HashSet<Configuration<S>>,
 }
 
-/// What has been put in order, and the state after it.
+/// A set of ordered operations, and the state after them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Configuration<S> {
-    /// All known operations before this one are in order, this one is not.
+    /// Index of the first known operation that is not ordered.
     base: usize,
-    /// Further known ones that are, as distances from `base`, rising.
+    /// Further ordered known operations, as rising distances from `base`.
     beyond: Vec<u32>,
-    /// The unknown ones that are, rising.
+    /// The ordered unknown operations, rising.
     taken: Vec<u32>,
     state: S,
 }
@@ -182,7 +182,7 @@ impl<S> Configuration<S> {
         let distance = (known - self.base) as u32;
         let at = self.beyond.partition_point(|one| *one < distance);
         self.beyond.insert(at, distance);
-        // What is in order without a gap moves into the base.
+        // The contiguous prefix moves into the base.
         let run = self.beyond.iter().zip(0..).take_while(|(one, at)| **one == *at).count();
         self.base += run;
         self.beyond.drain(..run);
@@ -192,7 +192,7 @@ impl<S> Configuration<S> {
     }
 }
 
-/// A configuration on the way, and which of its candidates are still to be tried.
+/// A configuration on the search path, and its untried candidates.
 struct SearchFrame<S> {
     configuration: Configuration<S>,
     candidates: Vec<Candidate>,
@@ -245,8 +245,8 @@ impl<S: Specification> Search<'_, S> {
         (&call.operation, answer)
     }
 
-    /// The candidates of a configuration, the most promising last: of the known ones the one that
-    /// returned first, and unknown ones only when those do not help.
+    /// Returns the candidates of a configuration, the most promising last: the known operation that returned first;
+    /// unknown operations are tried only if no known one helps.
     fn frame(&self, configuration: Configuration<S>) -> SearchFrame<S> {
         let mut known = Vec::new();
         let mut first_return_ns = u64::MAX;
@@ -260,7 +260,7 @@ impl<S: Specification> Search<'_, S> {
                 known.push((return_ns, at));
             }
         }
-        // An operation comes before another only if it returned before the other was invoked.
+        // An operation precedes another only if it returned before the other was invoked.
         known.retain(|(_, at)| self.known[*at].invoke_ns <= first_return_ns);
         known.sort_unstable_by(|one, other| other.cmp(one));
         let unknown = self
@@ -326,16 +326,16 @@ mod tests {
             &[call(1, Write(1), 0, 10, 0), call(2, Read, 1, 2, 1), call(3, Read, 3, 4, 1)],
             true,
         );
-        // Once seen it is never unseen: the new-old inversion.
+        // Once read, a value never disappears: the new-old inversion.
         assert_register(
             &[call(1, Write(1), 0, 10, 0), call(2, Read, 1, 2, 1), call(3, Read, 3, 4, 0)],
             false,
         );
-        // A write that has returned is seen.
+        // A write that has returned is visible.
         assert_register(&[call(1, Write(1), 0, 1, 0), call(2, Read, 2, 3, 0)], false);
         // A value that was never written is not read.
         assert_register(&[call(1, Read, 0, 1, 5)], false);
-        // Two overlapping writes have one order for all.
+        // Two overlapping writes have one order for all processes.
         let writes = [call(1, Write(1), 0, 10, 0), call(2, Write(2), 0, 10, 0)];
         let reads = |first, second| [call(3, Read, 11, 12, first), call(4, Read, 11, 12, second)];
         assert_register(&[&writes[..], &reads(1, 1)[..]].concat(), true);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_may_have_happened_at_any_time_later_or_never() {
+    fn unknown_outcome_takes_effect_later_or_never() {
         let write = pending(Write(1), 5);
         assert_register(&[write.clone(), call(1, Read, 90, 91, 1)], true);
         assert_register(&[write.clone(), call(1, Read, 90, 91, 0)], true);
@@ -372,15 +372,15 @@ mod tests {
             &[write.clone(), call(1, Read, 90, 91, 1), call(1, Read, 92, 93, 0)],
             false,
         );
-        // Not before it was called.
+        // Not before its invocation.
         assert_register(&[write, call(1, Read, 0, 1, 1)], false);
-        // And once only.
+        // And only once.
         let add = pending(FetchAdd(1), 0);
         assert_register(&[add, call(1, Read, 1, 2, 1), call(1, Read, 3, 4, 2)], false);
     }
 
     #[test]
-    fn a_failure_names_what_cannot_be_next() {
+    fn failure_names_impossible_candidates() {
         let calls = [call(1, Write(1), 0, 1, 0), call(2, Read, 2, 3, 7)];
         let Verdict::NotLinearizable(failure) = check(&Register(0), &calls) else {
             panic!("7 was never written");
@@ -434,8 +434,8 @@ mod tests {
         );
     }
 
-    /// A history that `processes` could have made on registers: effects at random times within each
-    /// call; some calls are never answered. Mutated by `wrong`, it cannot be.
+    /// Returns a history that `processes` could have made on registers: effects at random times within each call;
+    /// some calls are never answered. With `wrong`, one answer is altered to an impossible one.
     fn recorded(
         seed: u64,
         operations: u64,

@@ -4,10 +4,10 @@
 //! {"process":3,"operation":"put","key":"user1","value":"a9","invoke_ns":10,"return_ns":17,"outcome":"ok"}
 //! ```
 //! `operation` is `get` or `read`, `put` or `insert`, `delete`, `update` or `scan`; `outcome` is `ok`, `not_found`,
-//! `error` or `failed`, or `unknown`. A `read` that is `ok` without a value has found none. `process`, `key` and
-//! `value` are strings or numbers, `value` and `return_ns` may be null or absent, and an `update` that was not found
-//! or failed need have none. Fields that are not named here are ignored. A `scan` with a key says that the scan met
-//! that key with that value while it ran; one without is not checked.
+//! `error` or `failed`, or `unknown`. A `read` with `ok` and without a value found none. `process`, `key` and `value`
+//! are strings or numbers; `value` and `return_ns` may be null or absent, and the value is optional for an `update`
+//! that was not found or failed. Other fields are ignored. A `scan` with a key states that the scan saw that key with
+//! that value while it ran; one without a key is not checked.
 
 use super::check::{HistoryCall, Verdict, check_each};
 use super::specification::{KeyValue, KeyValueAnswer, KeyValueOperation};
@@ -24,12 +24,12 @@ pub enum ErrorMeans {
     MaybeEffect,
 }
 
-/// Why a line is no operation.
+/// The reason why a line is not an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// The line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -46,13 +46,13 @@ impl std::error::Error for Error {}
 pub struct History {
     /// Key and operation. Equal values have equal numbers.
     pub calls: Vec<(String, HistoryCall<KeyValueOperation, KeyValueAnswer>)>,
-    /// Operations that say nothing that can be checked: reads without an answer, scans without a
-    /// key, refused operations.
+    /// Number of operations without checkable content: reads without an answer, scans without a key, refused
+    /// operations.
     pub unchecked: usize,
 }
 
 impl History {
-    /// Checks every key by itself. `initial` is [`KeyValue::Absent`] for a map that starts empty, and
+    /// Checks every key separately. `initial` is [`KeyValue::Absent`] for a map that starts empty, and
     /// [`KeyValue::Unknown`] for a history that begins in the middle.
     pub fn check(&self, initial: KeyValue) -> Verdict {
         check_each(&initial, self.calls.iter().cloned())
@@ -62,7 +62,7 @@ impl History {
 /// Reads a history; empty lines are skipped.
 ///
 /// # Errors
-/// The first line that is no operation, and why.
+/// The first line that is not an operation, and the reason.
 pub fn read_history(text: &str, errors: ErrorMeans) -> Result<History, Error> {
     let mut history = History::default();
     let mut names = Names::default();
@@ -80,7 +80,7 @@ pub fn read_history(text: &str, errors: ErrorMeans) -> Result<History, Error> {
     Ok(history)
 }
 
-/// Numbers for texts.
+/// Numbers that represent texts.
 #[derive(Default)]
 struct Names {
     values: BTreeMap<String, u64>,
@@ -91,7 +91,7 @@ fn number_of(names: &mut BTreeMap<String, u64>, text: &str) -> u64 {
     if let Some(number) = names.get(text) {
         return *number;
     }
-    // 0 is reserved: `KeyValue::Unknown` uses it for a value that was replaced unseen.
+    // 0 is reserved: `KeyValue::Unknown` uses it for a value that was replaced before it was read.
     let number = names.len() as u64 + 1;
     names.insert(text.to_owned(), number);
     number
@@ -114,7 +114,7 @@ fn call_of(
     let operation = match name {
         "get" | "read" | "scan" => KeyValueOperation::Get,
         "put" | "insert" => KeyValueOperation::Put(value.ok_or("a put without `value`")?),
-        // It failed before it had a value to leave.
+        // It failed before it had a value to store.
         "update" if value.is_none() && outcome == "failed" => return Ok(None),
         "update" if value.is_none() && outcome == "not_found" => KeyValueOperation::Update(0),
         "update" => KeyValueOperation::Update(value.ok_or("an update without `value`")?),
@@ -175,7 +175,7 @@ impl Scalar {
     }
 }
 
-/// Reads one flat JSON object.
+/// Parses one flat JSON object.
 fn parse_object(line: &str) -> Result<BTreeMap<String, Scalar>, &'static str> {
     let mut rest = Characters(line.trim().chars().peekable());
     let mut fields = BTreeMap::new();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_and_outcome_is_understood() {
+    fn every_operation_and_outcome_is_parsed() {
         let lines = [
             line("get", "null", (0, 1), "not_found"),
             line("put", "\"a\"", (2, 3), "ok"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_ycsb_are_understood() {
+    fn ycsb_names_are_accepted() {
         let lines = [
             line("read", "null", (0, 1), "ok"),
             line("insert", "\"a\"", (2, 3), "ok"),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_found() {
+    fn impossible_history_is_detected() {
         let refused = [line("put", "1", (0, 1), "error"), line("get", "1", (2, 3), "ok")];
         assert!(verdict(&refused, KeyValue::Absent).holds().is_err());
         let maybe = read_history(&refused.concat(), ErrorMeans::MaybeEffect).unwrap();

@@ -2,35 +2,35 @@
 
 /// A sequential object; the value is its state.
 pub trait Specification: Clone + Eq + std::hash::Hash + std::fmt::Debug {
-    /// What can be called.
+    /// An operation with its parameters.
     type Operation: Clone + std::fmt::Debug;
-    /// What is answered.
+    /// The answer of an operation.
     type Answer: PartialEq + Clone + std::fmt::Debug;
 
-    /// Returns the state after `operation`, if the object can give this answer now, else `None`.
-    /// Without an answer, which is then unknown, the state after it, if it can happen now.
+    /// Returns the state after `operation`, if the object can give this answer now, else `None`. Without an answer
+    /// (it is unknown), returns the state after the operation, if the operation can happen now.
     fn after(&self, operation: &Self::Operation, answer: Option<&Self::Answer>) -> Option<Self>;
 
-    /// Whether it never changes the state: then it need not be explained without its answer.
+    /// Whether it never changes the state; such an operation without an answer needs no explanation.
     fn is_read(operation: &Self::Operation) -> bool;
 }
 
-/// A 64-bit word. Every operation answers the value before, a write answers 0.
+/// A 64-bit word. Every operation answers the previous value, a write answers 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Register(pub u64);
 
-/// What a [`Register`] can do.
+/// Operations of a [`Register`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterOperation {
-    /// Read it.
+    /// Reads the word.
     Read,
-    /// Set it.
+    /// Sets the word.
     Write(u64),
-    /// Replace it if it has the expected value (first) by the new one (second).
+    /// Replaces the word by the new value (second) if it equals the expected one (first).
     CompareSwap(u64, u64),
-    /// Add to it, wrapping.
+    /// Adds to the word, wrapping.
     FetchAdd(u64),
-    /// Replace it.
+    /// Replaces the word.
     Swap(u64),
 }
 
@@ -56,31 +56,31 @@ impl Specification for Register {
     }
 }
 
-/// A lock with one writer or many readers, by owner. A mutex is one without readers.
-/// Answers: whether it was taken or released. The locks of a dead owner are released by an `Unlock` of
-/// unknown outcome for each, invoked when it died.
+/// A lock with one writer or many readers, by owner. A mutex is a lock without readers. Answers whether it was
+/// acquired or released. The locks of a dead owner are released by one `Unlock` of unknown outcome each, invoked at
+/// its death.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Lock {
     writer: Option<u64>,
-    /// In rising order; an owner may be in it several times.
+    /// Owners in rising order; an owner may occur several times.
     readers: Vec<u64>,
 }
 
-/// What owners do with a [`Lock`]. A waiting form that gave up answers false like a trying one that
-/// met another owner, but may do so although the lock was free (a time-out).
+/// Operations of owners on a [`Lock`]. A waiting operation that timed out answers false, like a try that met another
+/// owner, but it may do so although the lock was free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LockOperation {
-    /// Wait for reading.
+    /// Waits to acquire for reading.
     Read(u64),
-    /// Wait for writing.
+    /// Waits to acquire for writing.
     Write(u64),
-    /// Take for reading, or be refused because of a writer.
+    /// Acquires for reading, or is refused because of a writer.
     TryRead(u64),
-    /// Take for writing, or be refused because of another holder.
+    /// Acquires for writing, or is refused because of another holder.
     TryWrite(u64),
-    /// From reading to writing, waiting for other readers, or be refused.
+    /// Upgrades from reading to writing, waits for other readers, or is refused.
     Upgrade(u64),
-    /// Release what this owner holds: the write lock, or once for reading.
+    /// Releases a hold of this owner: the write lock, or one read lock.
     Unlock(u64),
 }
 
@@ -147,36 +147,36 @@ impl Specification for Lock {
 /// One key of a map. Values are represented by numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KeyValue {
-    /// The key is not there.
+    /// The key is absent.
     #[default]
     Absent,
-    /// It has this value.
+    /// The key has this value.
     Present(u64),
     /// The initial value is unknown: the first answer determines it.
     Unknown,
 }
 
-/// What one key of a map can be asked.
+/// Operations on one key of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyValueOperation {
-    /// Its value.
+    /// Reads the value.
     Get,
-    /// Set it, whether it is there or not.
+    /// Sets the value, whether the key is present or not.
     Put(u64),
-    /// Take it out.
+    /// Removes the key.
     Delete,
-    /// Replace its value if it is there.
+    /// Replaces the value if the key is present.
     Update(u64),
 }
 
-/// What a map answers about one key.
+/// Answers of a map about one key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyValueAnswer {
-    /// Done; for other operations than `Get`.
+    /// Done; for operations other than `Get`.
     Done,
     /// The value of a `Get`.
     Value(u64),
-    /// The key is not there, and nothing was done.
+    /// The key is absent, and the operation had no effect.
     NotFound,
 }
 

@@ -1,6 +1,6 @@
-//! The litmus tests and their verdicts by the memory models. The verdicts were computed with herd7
-//! from a model with W->R and W->W relaxed, multi-copy atomic, fences and atomics ordered; the
-//! reference machine of this crate must agree.
+//! The litmus tests and their verdicts by the memory models. The verdicts were computed with herd7 from a model with
+//! W->R and W->W relaxed, multi-copy atomic, with ordered fences and atomics; the reference machine of this crate
+//! must agree.
 
 use super::program::Condition::{Memory, Register};
 use super::program::Instruction::{self, Fence};
@@ -37,7 +37,7 @@ const fn test(
     Litmus { name, threads, witness, pso, tso }
 }
 
-/// Every test.
+/// All litmus tests.
 pub const CATALOG: &[Litmus] = &[
     // Store buffering: each thread writes and then reads the other's variable.
     test(
@@ -119,7 +119,7 @@ pub const CATALOG: &[Litmus] = &[
         Allowed,
         Forbidden,
     ),
-    // Load buffering: each reads, then writes what the other reads.
+    // Load buffering: each thread reads, then writes the variable that the other reads.
     test(
         "LB",
         &[&[read(X), write(Y, 1)], &[read(Y), write(X, 1)]],
@@ -149,7 +149,7 @@ pub const CATALOG: &[Litmus] = &[
         Forbidden,
         Forbidden,
     ),
-    // Independent reads of independent writes: all see one order of writes.
+    // Independent reads of independent writes: all threads see one order of writes.
     test(
         "IRIW",
         &[&[write(X, 1)], &[write(Y, 1)], &[read(X), read(Y)], &[read(Y), read(X)]],

@@ -1,16 +1,17 @@
-//! Litmus tests at machine height: the pure coherence machines of some nodes, a network of queues
-//! between them, and sessions with store buffers, as one model.
+//! Litmus tests at machine height: the pure coherence machines of several nodes, a network of queues between them,
+//! and sessions with store buffers, as one model.
 //!
-//! | what | how |
+//! | operation | behaviour |
 //! | --- | --- |
-//! | write | at once when the tag says `Dirty`, else into the session's store buffer until its grant |
-//! | read | the session's own newest buffered write, else the line if the tag allows, else waits |
-//! | fence, atomic | waits until the session's store buffer is empty; an atomic then wants `Dirty` |
-//! | message | keeps its order within its class between two nodes; classes overtake each other |
-//! | bytes of a `Place` | read from their source as late as when they land, right before their message |
+//! | write | performed at once if the tag is `Dirty`, else kept in the session's store buffer until its grant |
+//! | read | the session's newest buffered write, else the line if the tag permits, else waits |
+//! | fence, atomic | waits until the session's store buffer is empty; an atomic then requests `Dirty` |
+//! | message | ordered within its class between two nodes; classes overtake each other |
+//! | bytes of a `Place` | read from their source as late as possible, directly before the arrival of their message |
 //! | eviction | at any time, as often as the setup allows |
 //!
-//! Besides outcomes it checks that no two nodes may write a line, that none may read while another may write, that
+//! Besides outcomes it checks that no two nodes may write a line, that no node may read a line that another may
+//! write, that bytes are placed only in lines that no node may read, and that no frame is read after its release.
 //! bytes land only in lines that no node may read, and that no frame is read after its release.
 
 use super::program::{Instruction, Litmus, LitmusOutcome};
@@ -29,42 +30,42 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-/// What a released frame holds: no program writes it.
+/// Content of a released frame: no program writes it.
 const POISON: u64 = 0xdead_dead_dead_dead;
 
 /// Limits just large enough for the operations of a litmus test, since states are copied often.
 pub const LIMITS: Limits = Limits { nodes_max: 8, operations_max: 16, ..Limits::TINY };
 
-/// Classes of messages between two nodes.
+/// Number of message classes between two nodes.
 const CLASSES: usize = 3;
 
-/// What lines are like when the program starts.
+/// Initial coherence states of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Start {
-    /// Only their homes have them.
+    /// Only the home has each line.
     Home,
-    /// Every node shares them.
+    /// Every node shares each line.
     Shared,
-    /// Of each, the last node that is not its home owns it.
+    /// Each line is owned by the last node that is not its home.
     Owned,
 }
 
 impl Start {
-    /// Every start.
+    /// All initial states.
     pub const ALL: [Self; 3] = [Self::Home, Self::Shared, Self::Owned];
 }
 
-/// What does not change during a run.
+/// The constants of a run.
 #[derive(Clone, Debug)]
 struct LitmusSetup {
     litmus: &'static Litmus,
     placement: Placement,
     lines: Vec<LineAddress>,
-    /// By variable: its line, as an index of `lines`, and its word.
+    /// Per variable: the index of its line in `lines`, and its word.
     spots: Vec<(usize, usize)>,
 }
 
-/// Equal for all states of one run, so it takes no part in comparing them.
+/// Equal for all states of one run, so comparisons ignore it.
 #[derive(Clone, Debug)]
 struct RunConstants(Rc<LitmusSetup>);
 
@@ -80,7 +81,7 @@ impl Hash for RunConstants {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// A message in flight, and the line with bytes that land right before it.
+/// A message in flight, and the line with bytes that are placed directly before its arrival.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Packet {
     message: CoherenceMessage,
@@ -90,11 +91,11 @@ struct Packet {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct LitmusNode {
     machine: Coherence,
-    /// By line.
+    /// Per line.
     tags: Vec<HeldLine>,
-    /// By line: its words in this node's frame or, for an own line, its memory.
+    /// Per line: its words in this node's frame or, at its home, in memory.
     words: Vec<Vec<u64>>,
-    /// Placements not reported to the machine yet: line, target node, and whether it has landed.
+    /// Placements not reported to the machine yet: line, target node, and whether the bytes are in memory.
     places: VecDeque<(usize, usize, bool)>,
 }
 
@@ -102,20 +103,20 @@ struct LitmusNode {
 struct LitmusSession {
     next: usize,
     registers: Vec<u64>,
-    /// Writes that wait for their grant: which instruction.
+    /// Indices of the writes that wait for their grant.
     buffer: Vec<usize>,
-    /// The next instruction has been issued and is not ready.
+    /// Whether the next instruction has been issued and is not ready.
     waits: bool,
 }
 
-/// What can happen next.
+/// A transition of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MachineAction {
-    /// The thread starts its next instruction.
+    /// A thread starts its next instruction.
     Execute(usize),
-    /// The oldest message of a class arrives: from, to, class.
+    /// The oldest message of a class arrives: sender, receiver, class.
     Deliver(usize, usize, usize),
-    /// A node learns that its oldest placement of a line has landed.
+    /// A node is notified that its oldest placement of a line is in memory.
     Placed(usize, usize),
     /// A node evicts a line.
     Evict(usize, usize),
@@ -127,14 +128,14 @@ pub struct Machines {
     setup: RunConstants,
     nodes: Vec<LitmusNode>,
     sessions: Vec<LitmusSession>,
-    /// By sender, receiver and class.
+    /// Per sender, receiver and class.
     network: Vec<VecDeque<Packet>>,
     evictions_left: u8,
     broken: Option<String>,
 }
 
 impl Machines {
-    /// The start of a test in a placement, with `evictions` evictions to come at any time.
+    /// Creates the initial state of a test in a placement, with up to `evictions` evictions at any time.
     pub fn new(
         litmus: &'static Litmus,
         placement: &Placement,
@@ -144,7 +145,8 @@ impl Machines {
         Self::with(litmus, placement, start, evictions, &healthy)
     }
 
-    /// The same with machines made by `machine`: defective ones, to test this test.
+    /// As [`new`](Self::new) with machines created by `machine`: for example defective ones, to check that tests
+    /// detect them.
     pub fn with(
         litmus: &'static Litmus,
         placement: &Placement,
@@ -185,7 +187,7 @@ impl Machines {
         machines
     }
 
-    /// Lets nodes fetch lines before the program starts.
+    /// Fetches lines before the program starts.
     fn warm(&mut self, start: Start) {
         for line in 0..self.setup.0.lines.len() {
             let home = usize::from(self.setup.0.lines[line].home().0);
@@ -286,7 +288,7 @@ impl Machines {
         }
     }
 
-    /// Whether a write of this session to this line waits.
+    /// Whether a write of this session to this line is buffered.
     fn buffers_line(&self, thread: usize, line: usize) -> bool {
         let program = self.setup.0.litmus.threads[thread];
         let mut waiting = self.sessions[thread].buffer.iter();
@@ -296,7 +298,7 @@ impl Machines {
         })
     }
 
-    /// The session's newest waiting write to a variable.
+    /// Returns the session's newest buffered write to a variable.
     fn buffered(&self, thread: usize, variable: u8) -> Option<u64> {
         let program = self.setup.0.litmus.threads[thread];
         let mut waiting = self.sessions[thread].buffer.iter().rev();
@@ -311,7 +313,7 @@ impl Machines {
         session.waits = false;
     }
 
-    /// Performs an instruction on the words of a node; the value before.
+    /// Performs an instruction on the words of a node. Returns the previous value.
     fn touch(&mut self, node: usize, instruction: Instruction) -> u64 {
         let variable = instruction.variable().unwrap_or(0);
         let (line, word) = self.setup.0.spots[usize::from(variable)];
@@ -413,7 +415,7 @@ impl Machines {
         lines.position(|one| *one == line).unwrap_or(0)
     }
 
-    /// An operation that waited is performed.
+    /// Performs an instruction that waited.
     fn ready(&mut self, node: usize, operation: OperationId, line: LineAddress) {
         if operation == NO_OPERATION {
             return;
@@ -453,7 +455,7 @@ impl Machines {
         self.step(to, event);
     }
 
-    /// The bytes of a line land, read from their source only now.
+    /// Places the bytes of a line, which are read from their source only now.
     fn place(&mut self, from: usize, to: usize, line: usize) {
         let words = self.nodes[from].words[line].clone();
         if self.nodes[to].tags[line].level != Level::Invalid {
@@ -466,7 +468,7 @@ impl Machines {
         }
     }
 
-    /// Whether the oldest placement of a line at a node has landed.
+    /// Whether the oldest placement of a line at a node is in memory.
     fn landed(&self, node: usize, line: usize) -> bool {
         let mut places = self.nodes[node].places.iter();
         places.find(|place| place.0 == line).is_some_and(|place| place.2)
@@ -515,7 +517,7 @@ fn healthy(node: NodeId) -> Coherence {
     Coherence::new(node, &LIMITS)
 }
 
-/// Operations that only fetch a line.
+/// Identifier of operations that only fetch a line.
 const NO_OPERATION: OperationId = OperationId(u64::MAX);
 
 const fn operation_of(thread: usize, index: usize) -> OperationId {
@@ -528,7 +530,7 @@ fn address(home: u16, line: u16) -> LineAddress {
     address.expect("a small offset").line()
 }
 
-/// What a node holds of a line that was never accessed.
+/// Initial tag of a line at a node.
 fn initial(line: LineAddress, node: u16) -> HeldLine {
     HeldLine {
         level: if line.home() == NodeId(node) { Level::Dirty } else { Level::Invalid },
@@ -608,10 +610,10 @@ impl RunModel for Machines {
     }
 }
 
-/// Every way in which a test can end in a placement, by exhaustive search.
+/// Returns all outcomes of a test in a placement, by exhaustive search.
 ///
 /// # Errors
-/// A transcript of a violation or of a run that does not end, or that there are more states.
+/// A transcript of a violation or of a run that does not end, or that the bound of states was exceeded.
 pub fn machine_ends(
     litmus: &'static Litmus,
     placement: &Placement,
@@ -624,10 +626,10 @@ pub fn machine_ends(
         .map_err(|text| format!("{litmus} in {} from {start:?}: {text}", placement.name))
 }
 
-/// Runs a test `walks` times in random order, over all placements and starts.
+/// Runs a test `walks` times in random order, over all placements and initial states.
 ///
 /// # Errors
-/// The seed and what went wrong.
+/// The seed and the violation.
 pub fn machine_walks(
     litmus: &'static Litmus,
     seed: u64,
@@ -636,10 +638,11 @@ pub fn machine_walks(
     machine_walks_with(litmus, seed, walks, &healthy)
 }
 
-/// The same with machines made by `machine`: defective ones, to test this test.
+/// As [`machine_walks`] with machines created by `machine`: for example defective ones, to check that tests detect
+/// them.
 ///
 /// # Errors
-/// The seed and what went wrong.
+/// The seed and the violation.
 pub fn machine_walks_with(
     litmus: &'static Litmus,
     seed: u64,
@@ -662,12 +665,12 @@ pub fn machine_walks_with(
     Ok(seen)
 }
 
-/// Runs a test at machine height: exhaustively in every placement and from every start when it has
-/// one or two threads, in `walks` random orders otherwise. In an exhaustive report an outcome counts
-/// once for each placement and start in which it can be.
+/// Runs a test at machine height: with one or two threads exhaustively in every placement and from every initial
+/// state, otherwise in `walks` random orders. In an exhaustive report an outcome counts once for each placement and
+/// initial state that permits it.
 ///
 /// # Errors
-/// What went wrong, with what reproduces it; a forbidden outcome is for the report to find.
+/// The violation, with the information to reproduce it; forbidden outcomes are detected by the report.
 pub fn machine_report(
     litmus: &'static Litmus,
     seed: u64,
@@ -690,14 +693,14 @@ pub fn machine_report(
     Ok(LitmusReport::new(litmus, "machine", MemoryModel::Pso, &seen))
 }
 
-/// Most states of one exhaustive search; the largest of the catalog has about 40,000.
+/// Maximum number of states of one exhaustive search; the largest of the catalog has about 40,000.
 const STATES_MAX: u64 = 2_000_000;
 
-/// Most actions of a walk: a bound far beyond what a few instructions cause.
+/// Maximum number of actions of a walk, far above what a few instructions cause.
 const ACTIONS_MAX: usize = 100_000;
 
 fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<LitmusOutcome, String> {
-    // Some links and threads are slow in this walk and some fast, so that whole nodes lag behind.
+    // Links and threads get random speeds per walk, which makes whole nodes lag.
     let nodes = machines.nodes.len();
     let mut draw =
         |count: usize| -> Vec<u64> { (0..count).map(|_| *random.pick(&[1, 16, 256])).collect() };
@@ -726,5 +729,5 @@ fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<LitmusOut
             None => return machines.outcome().ok_or("threads wait for ever".to_owned()),
         }
     }
-    Err("no end".to_owned())
+    Err("the walk does not end".to_owned())
 }

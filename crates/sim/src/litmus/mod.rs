@@ -1,11 +1,11 @@
 //! Litmus tests: small programs with outcomes that distinguish memory models, run at every height.
 //!
-//! - [`CATALOG`] holds them as data, with the verdicts of partial and total store order.
+//! - [`CATALOG`] contains the tests as data, with the verdicts of partial and total store order.
 //! - [`outcomes`] enumerates what a model allows, by a small reference machine.
-//! - A [`LitmusSubject`] is whatever runs the programs step by step, a [`FreeSubject`] whatever runs
-//!   them on real threads; [`walk`] and [`run_free`] drive them over [placements](Placement).
-//! - A [`LitmusReport`] compares what was seen with what is allowed: it fails on an outcome outside, and
-//!   names the allowed ones that were never seen.
+//! - A [`LitmusSubject`] runs the programs step by step, a [`FreeSubject`] on real threads; [`walk`] and [`run_free`]
+//!   drive them over [placements](Placement).
+//! - A [`LitmusReport`] compares observed outcomes with allowed ones: it fails on a forbidden outcome, and lists
+//!   allowed ones that were never observed.
 
 mod catalog;
 mod machine;

@@ -12,21 +12,21 @@ use std::task::{Context, Poll, Waker};
 
 type Step = Pin<Box<dyn Future<Output = (Session, Result<u64, Error>)>>>;
 
-/// A thread of a program: its session, or the instruction that has it.
+/// A thread of a program: its session, or the instruction in progress that owns the session.
 enum Thread {
     Idle(Box<Session>),
     Busy(Step),
     Gone,
 }
 
-/// Litmus programs on a simulated cluster. A new cluster is made when the number of nodes changes.
+/// Runs litmus programs on a simulated cluster. A new cluster is created when the number of nodes changes.
 pub struct NodeSubject {
     seed: u64,
     cluster: Option<(u16, SimCluster)>,
     threads: Vec<Thread>,
     variables: Vec<GlobalAddress>,
     lines: Vec<GlobalAddress>,
-    /// Sessions outside of the program, which change the owners of lines.
+    /// Sessions outside the program, which change the owners of lines.
     disturbers: Vec<Thread>,
 }
 
@@ -58,7 +58,7 @@ impl NodeSubject {
         node.session().map_err(|error| error.to_string())
     }
 
-    /// Runs a call of a fresh session to its end.
+    /// Runs an operation of a new session to completion.
     fn call<T, F>(&mut self, node: u16, call: impl FnOnce(Session) -> F) -> Result<T, String>
     where
         F: Future<Output = Result<T, Error>>,
@@ -100,8 +100,8 @@ async fn execute(
     (session, result)
 }
 
-/// Goes on with a thread; its result when it is idle again.
-fn go_on(thread: &mut Thread) -> Option<Result<u64, Error>> {
+/// Continues a thread. Returns its result when it is idle again.
+fn resume(thread: &mut Thread) -> Option<Result<u64, Error>> {
     let Thread::Busy(step) = thread else {
         return None;
     };
@@ -161,13 +161,13 @@ impl LitmusSubject for NodeSubject {
             }
             busy => *thread = busy,
         }
-        // A failure shows as a value that no program writes.
-        go_on(thread).map(|result| result.unwrap_or(u64::MAX))
+        // A failure appears as a value that no program writes.
+        resume(thread).map(|result| result.unwrap_or(u64::MAX))
     }
 
     fn advance(&mut self) -> bool {
         for disturber in &mut self.disturbers {
-            go_on(disturber);
+            resume(disturber);
         }
         self.cluster.as_mut().is_some_and(|(_, cluster)| cluster.sweep())
     }

@@ -1,4 +1,4 @@
-//! Litmus tests as data: what each thread does, and the outcome that the test is about.
+//! Litmus tests as data: the program of each thread, and the outcome that the test is about (its witness).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,28 +7,28 @@ use std::hash::{Hash, Hasher};
 /// One instruction of a thread. Variables are numbered from 0; all start at zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Instruction {
-    /// Store a value; it may be asynchronous.
+    /// Stores a value; may be asynchronous.
     Write {
         /// The variable.
         variable: u8,
         /// The value.
         value: u64,
     },
-    /// Load a variable into the thread's next register.
+    /// Loads a variable into the thread's next register.
     Read {
         /// The variable.
         variable: u8,
     },
     /// Waits until all earlier writes of this thread are visible to all threads.
     Fence,
-    /// Add, in one step; the value before goes into the next register. Orders like a fence.
+    /// Adds atomically; the previous value goes into the next register. Orders like a fence.
     FetchAdd {
         /// The variable.
         variable: u8,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
-    /// Replace, in one step; the value before goes into the next register. Orders like a fence.
+    /// Replaces atomically; the previous value goes into the next register. Orders like a fence.
     Swap {
         /// The variable.
         variable: u8,
@@ -38,7 +38,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// The variable it touches; a fence touches none.
+    /// Returns the accessed variable; none for a fence.
     pub const fn variable(self) -> Option<u8> {
         match self {
             Self::Write { variable, .. }
@@ -49,17 +49,17 @@ impl Instruction {
         }
     }
 
-    /// Whether it fills a register.
+    /// Whether it writes a register.
     pub const fn fills_register(self) -> bool {
         matches!(self, Self::Read { .. } | Self::FetchAdd { .. } | Self::Swap { .. })
     }
 
-    /// Whether it reads and changes in one step.
+    /// Whether it reads and modifies atomically.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd { .. } | Self::Swap { .. })
     }
 
-    /// What an atomic makes of the value before; a write's value; else the value itself.
+    /// Returns the value of the variable after the instruction.
     pub const fn apply(self, before: u64) -> u64 {
         match self {
             Self::Write { value, .. } | Self::Swap { value, .. } => value,
@@ -69,19 +69,19 @@ impl Instruction {
     }
 }
 
-/// How a run ended: every register, threads one after the other, and what memory holds at last.
+/// The outcome of a run: every register, threads one after the other, and the final content of memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LitmusOutcome {
     /// In the order of threads and, within a thread, of its reads and atomics.
     pub registers: Vec<u64>,
-    /// By variable.
+    /// Per variable.
     pub memory: Vec<u64>,
 }
 
 /// The usual names of variables.
 const NAMES: [&str; 4] = ["x", "y", "z", "w"];
 
-/// The usual name of a variable.
+/// Returns the usual name of a variable.
 pub(super) fn name_of(variable: u8) -> &'static str {
     NAMES.get(usize::from(variable)).unwrap_or(&"?")
 }
@@ -99,7 +99,7 @@ impl fmt::Display for LitmusOutcome {
     }
 }
 
-/// One thing that the witness of a test requires.
+/// One condition of the witness of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     /// This register, numbered as in [`LitmusOutcome`], ends with this value.
@@ -111,9 +111,9 @@ pub enum Condition {
 /// The verdict of a memory model on a test's witness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModelVerdict {
-    /// It may be seen.
+    /// It may be observed.
     Allowed,
-    /// It must never be seen.
+    /// It must never be observed.
     Forbidden,
 }
 
@@ -129,15 +129,15 @@ impl fmt::Display for ModelVerdict {
 /// A litmus test.
 #[derive(Clone, Copy, Debug)]
 pub struct Litmus {
-    /// Its usual name, with what was added to it.
+    /// Its usual name, with its variant.
     pub name: &'static str,
-    /// The programs.
+    /// The program of each thread.
     pub threads: &'static [&'static [Instruction]],
-    /// The outcome that the test is about: all of these together.
+    /// The outcome that the test is about: the conjunction of these conditions.
     pub witness: &'static [Condition],
-    /// Writes may be delayed past later reads and past later writes to other variables.
+    /// Verdict if writes may be delayed past later reads and past later writes to other variables.
     pub pso: ModelVerdict,
-    /// Writes may be delayed past later reads only.
+    /// Verdict if writes may be delayed past later reads only.
     pub tso: ModelVerdict,
 }
 
@@ -156,25 +156,25 @@ impl Hash for Litmus {
 }
 
 impl Litmus {
-    /// How many variables it uses.
+    /// Returns the number of variables.
     pub fn variables(&self) -> usize {
         let all = self.threads.iter().copied().flatten();
         let last = all.filter_map(|instruction| instruction.variable()).max();
         last.map_or(0, |last| usize::from(last) + 1)
     }
 
-    /// The number of the first register of a thread.
+    /// Returns the number of the first register of a thread.
     pub fn first_register(&self, thread: usize) -> usize {
         let before = self.threads[..thread].iter().copied().flatten();
         before.filter(|one| one.fills_register()).count()
     }
 
-    /// How many registers it has.
+    /// Returns the number of registers.
     pub fn registers(&self) -> usize {
         self.first_register(self.threads.len())
     }
 
-    /// Whether this is the outcome that the test is about.
+    /// Whether this outcome is the witness.
     pub fn is_witness(&self, outcome: &LitmusOutcome) -> bool {
         self.witness.iter().all(|condition| match *condition {
             Condition::Register(register, value) => {
@@ -186,7 +186,7 @@ impl Litmus {
         })
     }
 
-    /// The verdict of `model` on the witness.
+    /// Returns the verdict of `model` on the witness.
     pub const fn verdict(&self, model: super::MemoryModel) -> ModelVerdict {
         match model {
             super::MemoryModel::Pso => self.pso,
@@ -196,7 +196,7 @@ impl Litmus {
 }
 
 impl fmt::Display for Litmus {
-    /// The programs side by side on one line, for people.
+    /// Prints the programs next to each other on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.name)?;
         let mut register = 0;

@@ -1,17 +1,17 @@
-//! The memory models as a small machine: one memory, and before it a store buffer per thread.
-//! It enumerates the allowed outcomes of a program; any other outcome of a subject is an error.
+//! The memory models as a small machine: one memory, and a store buffer per thread. It enumerates the allowed
+//! outcomes of a program; any other outcome of a subject is an error.
 
 use super::program::{Instruction, Litmus, LitmusOutcome, Outcomes};
 use super::search::{RunModel, ends};
 use crate::explorer::{Model, Violation};
 use std::collections::VecDeque;
 
-/// Which delays of writes are allowed.
+/// Memory models, by the delays of writes that they allow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryModel {
     /// Partial store order: writes to different variables may become visible in any order.
     Pso,
-    /// Total store order: writes of a thread become visible in their order.
+    /// Total store order: writes of a thread become visible in program order.
     Tso,
 }
 
@@ -28,11 +28,11 @@ pub struct Reference {
 struct Thread {
     next: usize,
     registers: Vec<u64>,
-    /// The store buffer: writes not visible to other threads yet, oldest first.
+    /// The store buffer: writes that are not visible to other threads yet, oldest first.
     buffer: VecDeque<(u8, u64)>,
 }
 
-/// What can happen next.
+/// A transition of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReferenceAction {
     /// The thread performs its next instruction.
@@ -42,7 +42,7 @@ pub enum ReferenceAction {
 }
 
 impl Reference {
-    /// The start of a test under a model.
+    /// Creates the initial state of a test under a model.
     pub fn new(litmus: &'static Litmus, model: MemoryModel) -> Self {
         Self {
             litmus,
@@ -66,7 +66,7 @@ impl Reference {
         let word = &mut self.memory[usize::from(variable)];
         let own = thread.buffer.iter().rev().find(|(other, _)| *other == variable);
         thread.registers.push(own.map_or(*word, |(_, value)| *value));
-        // A read leaves the word as it is; an atomic has an empty buffer.
+        // A read leaves the word unchanged; the buffer of an atomic is empty.
         *word = instruction.apply(*word);
     }
 }
@@ -124,7 +124,7 @@ impl RunModel for Reference {
     }
 }
 
-/// Every outcome that a test may have under a model, by exhaustive search.
+/// Returns all outcomes of a test under a model, by exhaustive search.
 pub fn outcomes(litmus: &'static Litmus, model: MemoryModel) -> Outcomes {
     let ends = ends(&Reference::new(litmus, model), 10_000_000);
     ends.expect("a reference machine of a few instructions ends").outcomes
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verdict_of_the_catalog_is_what_the_model_gives() {
+    fn catalog_verdicts_agree_with_models() {
         for litmus in CATALOG {
             for model in [MemoryModel::Pso, MemoryModel::Tso] {
                 let possible = outcomes(litmus, model);

@@ -1,11 +1,11 @@
-//! What was seen against what is allowed.
+//! Comparison of observed outcomes with allowed ones.
 
 use super::program::{Condition, Litmus, LitmusOutcome, ModelVerdict};
 use super::reference::{MemoryModel, outcomes};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-/// How often each outcome was seen.
+/// Number of observations of each outcome.
 pub type Observations = BTreeMap<LitmusOutcome, u64>;
 
 /// One outcome of a test at one height.
@@ -13,31 +13,31 @@ pub type Observations = BTreeMap<LitmusOutcome, u64>;
 pub struct Row {
     /// The outcome.
     pub outcome: LitmusOutcome,
-    /// How often it was seen.
+    /// Number of observations.
     pub seen: u64,
     /// The verdict of the memory model.
     pub verdict: ModelVerdict,
-    /// Whether it is the one that the test is about.
+    /// Whether it is the witness of the test.
     pub witness: bool,
 }
 
-/// A test at one height: every outcome that is allowed or was seen.
+/// The report of a test at one height: every outcome that is allowed or was observed.
 ///
-/// `Display` prints a table; [`json_lines`](Self::json_lines) the same for machines.
+/// `Display` prints a table; [`json_lines`](Self::json_lines) returns the same as JSON.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LitmusReport {
     /// The test.
     pub litmus: &'static Litmus,
     /// `machine`, `node`, `wire`, ...
     pub height: String,
-    /// The model that it was held to.
+    /// The memory model that the test must satisfy.
     pub model: MemoryModel,
-    /// By outcome.
+    /// One row per outcome.
     pub rows: Vec<Row>,
 }
 
 impl LitmusReport {
-    /// Compares observations with everything that `model` allows.
+    /// Compares observations with all outcomes that `model` allows.
     pub fn new(
         litmus: &'static Litmus,
         height: impl Into<String>,
@@ -60,38 +60,38 @@ impl LitmusReport {
         Self { litmus, height: height.into(), model, rows: all.into_iter().map(row).collect() }
     }
 
-    /// Runs that ended.
+    /// Returns the number of completed runs.
     pub fn runs(&self) -> u64 {
         self.rows.iter().map(|row| row.seen).sum()
     }
 
-    /// How often the outcome was seen that the test is about.
+    /// Returns the number of observations of the witness.
     pub fn witness_seen(&self) -> u64 {
         let witnesses = self.rows.iter().filter(|row| row.witness);
         witnesses.map(|row| row.seen).sum()
     }
 
-    /// The outcome that the test is about, for people.
+    /// Returns the witness as text.
     pub fn witness(&self) -> String {
         witness_text(self.litmus.witness)
     }
 
-    /// Outcomes that were seen and must not be.
+    /// Returns the observed outcomes that are forbidden.
     pub fn forbidden_seen(&self) -> impl Iterator<Item = &Row> {
         let forbidden = |row: &&Row| row.verdict == ModelVerdict::Forbidden && row.seen > 0;
         self.rows.iter().filter(forbidden)
     }
 
-    /// Outcomes that may be and never were: a hint that the runs are too tame.
+    /// Returns the allowed outcomes that were not observed: a hint that the runs vary too little.
     pub fn allowed_unseen(&self) -> impl Iterator<Item = &Row> {
         let unseen = |row: &&Row| row.verdict == ModelVerdict::Allowed && row.seen == 0;
         self.rows.iter().filter(unseen)
     }
 
-    /// The report itself if nothing forbidden was seen.
+    /// Returns the report if no forbidden outcome was observed.
     ///
     /// # Errors
-    /// The table, when something was.
+    /// The table, if a forbidden outcome was observed.
     pub fn holds(self) -> Result<Self, String> {
         if self.forbidden_seen().next().is_some() {
             return Err(self.to_string());
@@ -99,8 +99,8 @@ impl LitmusReport {
         Ok(self)
     }
 
-    /// One JSON object a line: `test`, `height`, `model`, `outcome`, `seen`, `verdict`, `witness`.
-    /// The first line is the witness as a whole, which a forbidden one has no other line for.
+    /// Returns one JSON object per line: `test`, `height`, `model`, `outcome`, `seen`, `verdict`, `witness`. The
+    /// first line is the witness as a whole, since a forbidden one has no other line.
     pub fn json_lines(&self) -> String {
         let mut out = String::new();
         let model = match self.model {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_outcome_fails_and_an_unseen_one_is_named() {
+    fn forbidden_outcome_fails_and_unseen_outcome_is_listed() {
         let mut seen = Observations::from([(outcome([1, 1]), 5), (outcome([0, 1]), 2)]);
         let report = LitmusReport::new(sb_fences(), "test", MemoryModel::Pso, &seen);
         let report = report.holds().expect("nothing forbidden");

@@ -10,30 +10,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The location of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Spot {
-    /// The home node, by number from 0.
+    /// Number of the home node, from 0.
     pub home: u16,
-    /// Which of the test's lines there; variables with equal home and line share it.
+    /// Number of the line at the home; variables with equal home and line share it.
     pub line: u16,
-    /// Which 64-bit word of the line.
+    /// Index of the 64-bit word in the line.
     pub word: u16,
 }
 
 /// The node of each thread, and the location of each variable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Placement {
-    /// Short name, for tables.
+    /// Short name for tables.
     pub name: &'static str,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: u16,
-    /// By thread.
+    /// Node of each thread.
     pub threads: Vec<u16>,
-    /// By variable.
+    /// Location of each variable.
     pub variables: Vec<Spot>,
 }
 
 impl Placement {
-    /// The placements that a test is run in: all variables on one line, on lines of one home, on
-    /// lines of homes that have threads, at a home without threads, and with two threads to a node.
+    /// Returns the placements for a test: all variables on one line, on lines of one home, on lines of homes that
+    /// have threads, at a home without threads, and with two threads on a node.
     pub fn all(litmus: &Litmus) -> Vec<Self> {
         let threads = litmus.threads.len() as u16;
         let nodes = threads.max(2);
@@ -59,7 +59,7 @@ impl Placement {
         ]
     }
 
-    /// The different lines, as (home, line).
+    /// Returns the distinct lines, as (home, line).
     pub fn lines(&self) -> Vec<(u16, u16)> {
         let mut lines: Vec<_> = self.variables.iter().map(|spot| (spot.home, spot.line)).collect();
         lines.sort_unstable();
@@ -72,51 +72,51 @@ const fn spot(home: u16, line: u16, word: u16) -> Spot {
     Spot { home, line, word }
 }
 
-/// What performs litmus programs step by step, on the driver's thread: a simulated cluster.
+/// Runs litmus programs step by step on the driver's thread, for example on a simulated cluster.
 ///
-/// Threads of the program are numbered from 0 and keep their program order: the driver starts a
-/// thread's next instruction when the one before is done.
+/// Threads of the program are numbered from 0 and keep their program order: the driver starts a thread's next
+/// instruction after the previous one is done.
 pub trait LitmusSubject {
     /// Creates variables with the value 0 for a new run. No operation of the previous run is in flight.
     ///
     /// # Errors
-    /// What is missing, when the placement cannot be had.
+    /// The reason why the placement is impossible.
     fn place(&mut self, placement: &Placement) -> Result<(), String>;
 
-    /// Starts or continues an instruction of a thread. Returns `Some` when it is done, with the value for the register
-    /// (any value for other instructions). After `None` it is called again with the same instruction.
+    /// Starts or continues an instruction of a thread. Returns `Some` when it is done, with the value for the
+    /// register (any value for other instructions). After `None` it is called again with the same instruction.
     fn perform(&mut self, thread: usize, instruction: Instruction) -> Option<u64>;
 
-    /// Lets the world move by one small step; false when nothing moves by itself.
+    /// Performs one small step of the environment; false if none is pending.
     fn advance(&mut self) -> bool;
 
-    /// Does something that no program may notice: evicts a line, moves its owner. The driver calls
-    /// it at random times.
+    /// Performs an action that programs must not notice: evicts a line, moves its owner. The driver calls it at
+    /// random times.
     fn disturb(&mut self, random: &mut Random);
 
-    /// The value of a variable at quiescence.
+    /// Returns the value of a variable at quiescence.
     fn value(&mut self, variable: u8) -> u64;
 
-    /// What reproduces the present run, in one line.
+    /// Returns the information to reproduce the current run, in one line.
     fn reproduce(&self) -> String;
 }
 
-/// How often the driver of a step-wise run does what.
+/// Frequencies of the driver's steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
     /// Steps per thousand that perform an instruction.
     pub perform_per_mille: u32,
     /// Steps per thousand that disturb; the rest advance the subject.
     pub disturb_per_mille: u32,
-    /// Disturbances completed before the threads start, so that variables are in all coherence states: a program that
-    /// finds nothing cached hardly shows any order but program order.
+    /// Number of disturbances completed before the threads start, so that variables are in all coherence states: with
+    /// empty caches, programs rarely show any order but program order.
     pub disturbances_before: u32,
-    /// Steps after which a run that has not ended is stuck.
+    /// Number of steps after which an unfinished run counts as stuck.
     pub steps_max: u64,
 }
 
 impl Pace {
-    /// Now eager threads, now an eager world.
+    /// Draws a pace: sometimes fast threads, sometimes a fast environment.
     pub fn draw(random: &mut Random) -> Self {
         Self {
             perform_per_mille: *random.pick(&[100, 300, 600, 950]),
@@ -127,7 +127,7 @@ impl Pace {
     }
 }
 
-/// A run that did not come to its end, or could not begin.
+/// A run that did not end, or could not begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck(pub String);
 
@@ -143,18 +143,18 @@ struct LitmusWalk<'a, S: ?Sized> {
     subject: &'a mut S,
     next: Vec<usize>,
     registers: Vec<Vec<u64>>,
-    /// How eager each thread is.
+    /// Relative speed of each thread.
     weights: Vec<u64>,
 }
 
 impl<S: LitmusSubject + ?Sized> LitmusWalk<'_, S> {
-    /// The threads that have not ended.
+    /// Returns the threads that have not ended.
     fn running(&self) -> Vec<usize> {
         let all = 0..self.litmus.threads.len();
         all.filter(|thread| self.next[*thread] < self.litmus.threads[*thread].len()).collect()
     }
 
-    /// Lets one of the running threads try its next instruction, the eager ones more often.
+    /// Performs the next instruction of a random running thread, weighted by speed.
     fn perform_one(&mut self, running: &[usize], random: &mut Random) {
         let all = running.iter().map(|thread| self.weights[*thread]).sum();
         let mut draw = random.below(all);
@@ -183,7 +183,7 @@ impl<S: LitmusSubject + ?Sized> LitmusWalk<'_, S> {
 /// Runs a test once, in an order drawn from `random`.
 ///
 /// # Errors
-/// [`Stuck`] when it cannot begin or does not end; the text has the line that reproduces it.
+/// [`Stuck`] if it cannot begin or does not end; the text contains the line that reproduces it.
 pub fn walk<S: LitmusSubject + ?Sized>(
     litmus: &'static Litmus,
     subject: &mut S,
@@ -254,27 +254,27 @@ pub fn observe<S: LitmusSubject + ?Sized>(
     Ok(seen)
 }
 
-/// What performs litmus programs on real threads: a real cluster.
+/// Runs litmus programs on real threads, on a real cluster.
 pub trait FreeSubject: Sync {
-    /// Makes fresh variables with the value 0 for round `round`; no thread runs.
+    /// Creates variables with the value 0 for round `round`, while no thread runs.
     ///
     /// # Errors
-    /// What is missing, when the placement cannot be had.
+    /// The reason why the placement is impossible.
     fn place(&self, placement: &Placement, round: u64) -> Result<(), String>;
 
-    /// Performs an instruction of a thread and returns when it is done, with what goes into the
-    /// register (anything for others). Always called on the same thread for one `thread`.
+    /// Performs an instruction of a thread and returns the value for the register (any value for other instructions).
+    /// Always called on the same thread for one `thread`.
     fn perform(&self, thread: usize, instruction: Instruction) -> u64;
 
-    /// The value of a variable, when all threads have ended and their writes are visible.
+    /// Returns the value of a variable after all threads have ended and their writes are visible.
     fn value(&self, variable: u8) -> u64;
 }
 
-/// Runs a test `rounds` times in one placement, each of its threads on a separate thread.
-/// Random pauses skew the threads against each other.
+/// Runs a test `rounds` times in one placement, each of its threads on a separate thread. Random pauses skew the
+/// threads against each other.
 ///
 /// # Errors
-/// [`Stuck`] when the placement cannot be had.
+/// [`Stuck`] if the placement is impossible.
 pub fn run_free<S: FreeSubject + ?Sized>(
     litmus: &'static Litmus,
     subject: &S,
@@ -344,7 +344,7 @@ fn perform_all<S: FreeSubject + ?Sized>(
     }
 }
 
-/// Mostly nothing, now and then up to some microseconds.
+/// Draws a pause: mostly none, sometimes up to some microseconds.
 fn skew(random: &mut Random) -> u64 {
     if random.chance(300) {
         let most = 1 << random.below(10);
@@ -361,8 +361,8 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    /// One memory with a store buffer per thread, of which any write may come first or only the
-    /// oldest; or none at all. Broken on purpose if `stale`: a read may give the value before.
+    /// One memory with a store buffer per thread, drained in any order or only from the oldest write; or without
+    /// buffers. With `stale` it is defective: a read may return the previous value.
     #[derive(Default)]
     struct Toy {
         pso: bool,
@@ -370,7 +370,7 @@ mod tests {
         memory: Vec<(u64, u64)>,
         buffers: Vec<VecDeque<(u8, u64)>>,
         random: Option<Random>,
-        /// Writes to this variable are slow in this run.
+        /// The variable to which writes are slow in this run.
         slow: u8,
     }
 
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_is_as_weak_as_its_model_shows_every_witness() {
+    fn subject_as_weak_as_model_shows_every_witness() {
         for (pso, model) in [(true, MemoryModel::Pso), (false, MemoryModel::Tso)] {
             for litmus in CATALOG {
                 let mut toy = Toy { pso, ..Toy::default() };
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_subject_is_caught() {
+    fn defective_subject_is_detected() {
         let named = |name: &str| CATALOG.iter().find(|litmus| litmus.name == name).unwrap();
         for name in ["CoRR", "SB+fences", "MP+fences", "IRIW", "ISA2+fences"] {
             let mut toy = Toy { pso: true, stale: true, ..Toy::default() };

@@ -1,4 +1,4 @@
-//! Exhaustive search for the ways in which runs of one program can end.
+//! Exhaustive search for all outcomes of one program.
 
 use super::program::{LitmusOutcome, Outcomes};
 use crate::explorer::{self, Coverage, Explorer, Model, Violation};
@@ -8,20 +8,20 @@ use std::rc::Rc;
 
 /// A model of a running program.
 pub trait RunModel: Model {
-    /// The outcome of the run; `None` if some thread waits forever.
+    /// Returns the outcome of the run; `None` if some thread waits forever.
     fn outcome(&self) -> Option<LitmusOutcome>;
 }
 
-/// All ways in which a run can end.
+/// All outcomes of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunEnds {
     /// The outcomes.
     pub outcomes: Outcomes,
-    /// How much was searched.
+    /// Extent of the search.
     pub coverage: Coverage,
 }
 
-/// Visits every state of at most `states_max` and collects the outcomes.
+/// Visits every state, at most `states_max`, and collects the outcomes.
 ///
 /// # Errors
 /// The transcript of a violation or of a run that does not end; or that the bound was reached.

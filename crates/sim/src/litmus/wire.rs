@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Litmus programs on a cluster of this process, over a real fabric.
+/// Runs litmus programs on a cluster within this process, over a real fabric.
 pub struct WireSubject {
     nodes: Vec<Node>,
     sessions: Vec<Mutex<Session>>,
@@ -28,10 +28,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl WireSubject {
-    /// A cluster for one placement; `fabric` makes the fabric of each node.
+    /// Starts a cluster for one placement; `fabric` creates the fabric of each node.
     ///
     /// # Errors
-    /// When the cluster cannot be started.
+    /// If the cluster cannot be started.
     pub fn start(
         name: &str,
         placement: &Placement,
@@ -82,7 +82,7 @@ impl FreeSubject for WireSubject {
             let word = lines[index].checked_add(u64::from(spot.word) * 8);
             variables.push(word.ok_or("no such word")?);
         }
-        // Who has what at the start differs from round to round.
+        // The initial coherence states differ between rounds.
         let mut random = Random::new(round);
         for address in &variables {
             let node = random.index(self.nodes.len());
@@ -110,7 +110,7 @@ impl FreeSubject for WireSubject {
             }
             Instruction::Swap { variable, value } => session.swap(self.variable(variable), value),
         };
-        // A failure shows as a value that no program writes.
+        // A failure appears as a value that no program writes.
         result.unwrap_or(u64::MAX)
     }
 

@@ -10,20 +10,20 @@ use farside_protocol::allocate::{Allocator, Block, RESERVED_BYTES, SEGMENT_BYTES
 pub struct Home {
     allocator: Allocator,
     bytes: u64,
-    /// By rising offset.
+    /// The blocks, by ascending offset.
     blocks: Vec<(Block, LineSize)>,
     blocks_max: usize,
-    /// What is asked for: bytes, and in which lines.
+    /// The sizes that can be allocated: bytes and line size.
     sizes: Vec<(u64, LineSize)>,
     broken: Option<&'static str>,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AllocateAction {
-    /// Ask for the size of this index.
+    /// Allocate the size at this index.
     Allocate(usize),
-    /// Free the block of this index.
+    /// Free the block at this index.
     Free(usize),
 }
 
@@ -32,7 +32,7 @@ const fn end((block, size): &(Block, LineSize)) -> u64 {
 }
 
 impl Home {
-    /// A home of `bytes` bytes, with at most `blocks_max` blocks allocated at a time.
+    /// Creates a home of `bytes` bytes with at most `blocks_max` blocks allocated at a time.
     pub fn new(
         bytes: u64,
         blocks_max: usize,
@@ -62,7 +62,7 @@ impl Home {
 
     fn free(&mut self, at: usize) {
         let (block, size) = self.blocks.remove(at);
-        // First everything nearly right, which must be refused.
+        // Addresses next to valid ones must be refused first.
         let line = size.bytes() as u64;
         let wrong = [
             (block.offset + line, block.lines),
@@ -85,7 +85,7 @@ impl Home {
         }
     }
 
-    /// The documented rule, by looking at everything.
+    /// The documented rule, checked by a search of all segments.
     fn could_fit(&self, bytes: u64, line_size: LineSize) -> bool {
         let bytes = bytes.next_multiple_of(line_size.bytes() as u64);
         let mut row = 0;
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::explorer::Explorer;
 
-    /// Two odd segments around two whole ones.
+    /// Two partial segments around two whole ones.
     const BYTES: u64 = 3 * SEGMENT_BYTES + 2 * RESERVED_BYTES;
 
     fn sizes() -> [(u64, LineSize); 5] {

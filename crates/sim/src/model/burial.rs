@@ -1,5 +1,5 @@
-//! The model of removals: a node has died, and some others still send bytes to each other on its behalf until they
-//! learn of its death. Links keep the order of each lane; lanes overtake each other.
+//! The model of settled deaths: a node has died, and others still send bytes to each other on its behalf until they
+//! learn of its death. Links keep the order within each lane; lanes overtake each other.
 //!
 //! Checked: once a removal is settled at a node, none of those bytes arrive there, and eventually it is settled at
 //! all nodes.
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 enum RemovalMessage {
     /// Bytes, on behalf of the bearer of number 0 that this view admitted.
     Bytes(u64),
-    /// It knows that this bearer of a number is dead; an answer or not.
+    /// Notification that this bearer of a number is dead, or the answer to one.
     Buried(u16, u64, bool),
 }
 
@@ -28,24 +28,24 @@ enum RemovalMessage {
 struct RemovalNode {
     alive: bool,
     burials: Burials,
-    /// Whose deaths it knows of, and which of them are settled for it.
+    /// Dead nodes that this node knows of, and those whose deaths it has settled.
     knows: NodeSet,
     settled: NodeSet,
-    /// How many bytes it may still be asked to send.
+    /// Number of sends left.
     sends: u8,
-    /// Whom it is linked to.
+    /// Nodes that it is linked to.
     linked: NodeSet,
-    /// Those that were removed before its time.
+    /// Nodes that were removed before it joined.
     ignorant: NodeSet,
-    /// Those that it was linked to when it knew of the death of node 0.
+    /// Nodes that it was linked to when it learned of the death of node 0.
     late: NodeSet,
 }
 
-/// Node 0 and then perhaps others die.
+/// The nodes; node 0 dies first, and others may follow.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RemovalCluster {
     nodes: Vec<RemovalNode>,
-    /// In flight, by sender, receiver and lane.
+    /// Messages in flight, by sender, receiver and lane.
     links: Vec<Vec<[VecDeque<RemovalMessage>; 2]>>,
     deaths: u8,
     /// How many more times number 0 is reused once all nodes have settled the death of its bearer.
@@ -59,20 +59,20 @@ pub struct RemovalCluster {
 /// The view that admitted every node but the later bearers of number 0.
 const FIRST: u64 = 1;
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RemovalAction {
-    /// A node that takes node 0 to be alive sends bytes, or a recall, to another on behalf of it.
+    /// A node that considers node 0 alive sends bytes, or a recall, to another node on its behalf.
     Send(u16, u16, Lane),
     /// The oldest message of a lane from one node to another arrives.
     Deliver(u16, u16, Lane),
-    /// A node dies; what it has sent may arrive until the others learn of it.
+    /// A node dies; its messages in flight may arrive until the receivers learn of its death.
     Die(u16),
     /// A node learns that another is dead.
     Learn(u16, u16),
-    /// The node that joins is linked to another.
+    /// The joining node is linked to another node.
     Link(u16, u16),
-    /// All have settled the death of node 0: another node gets the number, and is linked to all.
+    /// All nodes have settled the death of node 0: a new node gets the number, and is linked to all.
     Reuse,
 }
 
@@ -112,7 +112,7 @@ impl RemovalCluster {
             self.nodes[usize::from(last)].linked.remove(NodeId(other));
         }
         if ignorant {
-            // It takes part in what the others send and does nothing for a node that it does not know.
+            // The joiner also sends, but nothing on behalf of a node that it does not know.
             let joiner = &mut self.nodes[usize::from(last)];
             joiner.ignorant.insert(NodeId(0));
             joiner.knows.insert(NodeId(0));
@@ -140,7 +140,7 @@ impl RemovalCluster {
         &self.nodes[usize::from(number)]
     }
 
-    /// Whom a node takes to be alive, itself apart.
+    /// The other nodes that a node considers alive.
     fn linked(&self, number: u16) -> NodeSet {
         let RemovalNode { knows, linked, .. } = self.node(number);
         linked.iter().filter(|other| !knows.contains(*other)).collect()
@@ -199,7 +199,7 @@ impl RemovalCluster {
         }
     }
 
-    /// Its link is closed: nothing more comes from there.
+    /// The link is closed: no further message arrives on it.
     fn learn(&mut self, number: u16, dead: u16) {
         self.clear_link(dead, number);
         self.nodes[usize::from(number)].knows.insert(NodeId(dead));
@@ -208,8 +208,8 @@ impl RemovalCluster {
         self.step(number, RemovalEvent::Dead { node: NodeId(dead), born, linked });
     }
 
-    /// Whether all that live have settled the death of node 0. Another dead node does not count any more when
-    /// a view has removed it, which all get before the view that gives the number again.
+    /// Whether all live nodes have settled the death of node 0. Another dead node no longer counts once
+    /// a view has removed it, which all nodes receive before the view that reuses the number.
     fn is_free(&self) -> bool {
         let dead = |at: &u16| !self.node(*at).alive;
         let dead: NodeSet = self.numbers().filter(dead).map(NodeId).collect();
@@ -240,7 +240,7 @@ impl RemovalCluster {
 }
 
 impl RemovalNode {
-    /// Whether another one sends nothing because of a dead node any more.
+    /// Whether a node no longer sends messages on behalf of a dead node.
     fn has_settled(&self, dead: u16, from: u16) -> bool {
         let (dead, from) = (NodeId(dead), NodeId(from));
         !self.ignorant.contains(dead) && self.settled.contains(dead) && !self.late.contains(from)

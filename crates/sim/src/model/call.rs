@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 const ID: SessionId = SessionId(7);
 const PROGRAM: u64 = 11 << 8;
-/// How long a session waits for its caller.
+/// Grace period of the session of a disconnected caller.
 const GRACE_NS: u64 = 1;
 
-/// How a call ended, as its caller knows.
+/// How a call ended, as reported to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum CallEnd {
-    /// With a reply.
+    /// By a reply.
     Replied(Reply),
-    /// With the session.
+    /// By the end of the session.
     Unknown,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CallAction {
     /// The caller begins a call.
@@ -33,11 +33,11 @@ pub enum CallAction {
     Cancel(u8),
     /// A request reaches the executor.
     Take,
-    /// The call that the scheduler selects runs to its end.
+    /// The call selected by the scheduler runs to completion.
     Run,
     /// A reply reaches the caller.
     Arrive,
-    /// The link breaks, with everything on it.
+    /// The link breaks; messages in flight are lost.
     Break,
     /// The grace period of a disconnected caller ends.
     Expire,
@@ -45,14 +45,14 @@ pub enum CallAction {
     Link,
 }
 
-/// A request on its way: what it is, and which call of the caller it belongs to.
+/// A request in flight, and the call that it belongs to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Carried {
     header: Header,
     body: Vec<u8>,
 }
 
-/// A caller, an executor and what is between them.
+/// A caller, an executor, and the messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Calls {
     window: Window,
@@ -61,18 +61,18 @@ pub struct Calls {
     linked: bool,
     there: VecDeque<Carried>,
     back: VecDeque<(Header, Reply)>,
-    /// What waits in slots, to be sent again as it was: the number of the call, and its bytes.
+    /// Unanswered requests by slot, kept for retransmission: the number of the call, and the bytes.
     asked: BTreeMap<u8, (u8, Carried)>,
-    /// Parameters of calls that the executor runs.
+    /// Parameters of the calls that the executor runs.
     running: BTreeMap<CallId, u8>,
-    /// By number of the call: how often it ran.
+    /// Number of runs of each call.
     runs: Vec<u8>,
-    /// By number of the call: how it ended.
+    /// Outcome of each call.
     ends: Vec<Option<CallEnd>>,
     calls: u8,
     cancels: u8,
     breaks: u8,
-    /// Sessions that ended while their caller was away.
+    /// Sessions that ended while their caller was disconnected.
     expired: u8,
     broken: Option<String>,
 }
@@ -201,7 +201,7 @@ impl Calls {
     }
 
     fn ended(&mut self, number: u8, end: CallEnd) {
-        // Of a cancellation nothing is remembered.
+        // A cancellation leaves no state.
         let Some(place) = self.ends.get_mut(usize::from(number)) else { return };
         if place.replace(end).is_some() {
             self.broken = Some(format!("call {number} ended twice"));

@@ -2,20 +2,20 @@
 //! a forward, a forward a reply. If message classes shared queues or credits, this cycle would deadlock.
 
 use crate::explorer::{Model, Violation};
-use farside_protocol::channel::Messenger;
+use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct MessengerEnd {
     messenger: Messenger,
-    /// Requests still to be issued.
+    /// Number of requests still to be issued.
     issues: u8,
-    /// Messages pushed so far, by class: the next one's number.
+    /// Number of messages pushed so far, by class.
     pushed: [u8; 3],
-    /// Messages taken so far, by class: the number that must come next.
+    /// Number of messages received so far, by class.
     taken: [u8; 3],
-    /// On the way to this end: what its posted receives must hold.
+    /// Messages in flight to this end, which its posted receives must hold.
     wire: VecDeque<[u8; MESSAGE]>,
 }
 
@@ -25,34 +25,34 @@ pub struct Channel {
     ends: [MessengerEnd; 2],
     requests: u8,
     receives: usize,
-    /// How often the link may still break while both ends live.
+    /// Number of link breaks left.
     breaks: u8,
-    /// Messages that the wire may still repeat; none by default, since a link never does.
+    /// Number of messages that the wire may still duplicate; 0 by default, since links do not duplicate.
     repeats: u8,
-    /// It has repeated one.
+    /// The wire has duplicated a message.
     repeated: bool,
-    /// A messenger refused a repeated message, and the link was closed for it.
+    /// A messenger refused a duplicate, and the link was closed.
     closed: bool,
     broken: Option<&'static str>,
 }
 
-/// What can happen next; the number is the end.
+/// A step of the model; the number is the end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MessengerAction {
     /// The end's program issues a request.
     Issue(usize),
-    /// The end posts the message that its messenger shows.
+    /// The end posts the next message of its messenger.
     Send(usize),
-    /// The oldest message on the way to the end arrives.
+    /// The oldest message in flight to the end arrives.
     Deliver(usize),
-    /// The oldest message on the way to the end is there twice.
+    /// The oldest message in flight to the end is duplicated.
     Repeat(usize),
-    /// The link breaks, and there is a new one.
+    /// The link breaks, and a new one is established.
     Break,
 }
 
 impl Channel {
-    /// Creates two ends with `credits` credits a class; each issues `requests` requests. `change` may plant a mutant.
+    /// Creates two ends with `credits` credits per class; each issues `requests` requests. `change` may plant a mutant.
     pub fn new(credits: u32, requests: u8, change: impl Fn(Messenger) -> Messenger) -> Self {
         let end = || MessengerEnd {
             messenger: change(Messenger::new(credits)),
@@ -73,13 +73,13 @@ impl Channel {
         }
     }
 
-    /// The same on a wire that repeats `repeats` messages. The messengers must detect it and close.
+    /// As `new`, on a wire that duplicates `repeats` messages. The messengers must detect this and close the link.
     pub fn repeating(mut self, repeats: u8) -> Self {
         self.repeats = repeats;
         self
     }
 
-    /// The same with a link that breaks `breaks` times and reconnects, and messengers that resume over it.
+    /// As `new`, with a link that breaks `breaks` times; the messengers resume over the new link.
     pub fn breaking(mut self, breaks: u8) -> Self {
         self.breaks = breaks;
         for end in &mut self.ends {
@@ -250,8 +250,9 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_loss_on_a_broken_link_is_found() {
-        use farside_protocol::channel::ChannelMutant;
-        let change = |messenger: Messenger| messenger.with_mutant(ChannelMutant::NothingSentAgain);
+        use farside_protocol::messaging::MessagingMutant;
+        let change =
+            |messenger: Messenger| messenger.with_mutant(MessagingMutant::NothingSentAgain);
         let model = Channel::new(2, 1, change).breaking(1);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         assert_eq!(failure.violation.0, "deadlock", "{}", failure.transcript);
@@ -260,15 +261,15 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::channel::ChannelMutant;
+        use farside_protocol::messaging::MessagingMutant;
         let cases = [
-            (ChannelMutant::CreditOffByOne, "more messages than credits", 6),
-            (ChannelMutant::SharedPool, "deadlock", 18),
-            (ChannelMutant::SequenceUnchecked, "lost, repeated or out of order", 6),
+            (MessagingMutant::CreditOffByOne, "more messages than credits", 6),
+            (MessagingMutant::SharedPool, "deadlock", 18),
+            (MessagingMutant::SequenceUnchecked, "lost, repeated or out of order", 6),
         ];
         for (mutant, expected, steps) in cases {
             let model = Channel::new(1, 3, |messenger| messenger.with_mutant(mutant));
-            let model = model.repeating(u8::from(mutant == ChannelMutant::SequenceUnchecked));
+            let model = model.repeating(u8::from(mutant == MessagingMutant::SequenceUnchecked));
             let failure = Explorer::new().explore(&model).failure().expect("a failure");
             let found = (failure.violation.0.as_str(), failure.trace.len());
             assert_eq!(found, (expected, steps), "{mutant:?}: {}", failure.transcript);

@@ -1,23 +1,23 @@
-//! The coherence machines of a few nodes, a network of which only the guaranteed order is assumed,
-//! and the runtime's part of the contract: tags, frames, bytes.
+//! The model of coherence: the machines of a few nodes, a network with no more than the guaranteed order,
+//! and the runtime's part of the contract (tags, frames, bytes).
 //!
-//! Messages keep their order per (source, destination, class) and in no other way. The bytes of a
-//! `Place` land at some time between its posting and the delivery of its message; `Placed` comes at
-//! any time after the posting. Bytes are version numbers: each write makes a new one.
+//! Messages are ordered per (source, destination, class) only. The bytes of a
+//! `Place` land between its posting and the delivery of its message; `Placed` is reported at
+//! any time after the posting. Bytes are version numbers: each write creates a new one.
 //!
-//! With [`Lingers`] those that die are removed while they are stopped: of the bytes that one was writing
-//! into a node's memory when that learned of its removal, the first land at any time after it.
+//! With [`Lingers`] dead nodes are removed while they are stopped: of the bytes that such a node was writing
+//! into another node's memory when that node learned of the removal, a prefix lands at any later time.
 //!
-//! Properties, in every state:
-//! - a readable copy is the latest version; a writable one is the only one (so every read returns
-//!   the latest write, whenever it happens);
-//! - bytes on their way do not change at their source, and land only in a frame reserved for them at
-//!   `Invalid`; no frame is freed while bytes are on their way out of or into it;
+//! Properties of every state:
+//! - a readable copy has the latest version, and a writable copy is the only one (so every read returns
+//!   the latest write);
+//! - bytes in flight do not change at their source, and land only in a frame that is reserved for them at
+//!   `Invalid`; no frame is freed while bytes are in flight from or to it;
 //! - a pinned line does not change; operations on a line become ready in the order of issue;
-//! - no machine finds a message of another to be a violation, and its invariants hold;
-//! - when a write-back is answered, the home has every write that the node performed before it was asked for;
-//! - a lost line gets its bytes from an operation that overwrites it, while nothing can read it;
-//! - when nothing is in flight any more, no operation waits, no machine is busy, and each directory
+//! - no machine reports a violation by a peer, and its invariants hold;
+//! - when a write-back is answered, the home has every write that the node performed before it requested it;
+//! - a lost line gets its bytes from an operation that overwrites it, while it cannot be read;
+//! - when nothing is in flight, no operation waits, no machine is busy, and each directory
 //!   agrees with the tags.
 
 mod actions;
@@ -37,76 +37,76 @@ use std::rc::Rc;
 #[cfg(canary)]
 use farside_protocol::coherence::CoherenceMutant;
 
-/// Bytes that must not be read.
+/// A version that must not be read.
 const JUNK: u8 = u8::MAX;
 
 /// Bytes of a line.
 const LINE_BYTES: u32 = LineSize::DEFAULT.bytes() as u32;
 
-/// How often a node may do what.
+/// Number of operations of each kind that a node may start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Budget {
     /// Reads that miss.
     pub reads: u8,
     /// Writes, missing or not.
     pub writes: u8,
-    /// Reads and then writes with the line pinned in between.
+    /// A read, then a write, with the line pinned in between.
     pub updates: u8,
-    /// Reads with the line pinned for a while.
+    /// A read, with the line pinned afterwards.
     pub holds: u8,
     /// Evictions.
     pub evictions: u8,
 }
 
-/// Whether bytes of removed nodes land later.
+/// Whether bytes in flight from removed nodes land after the removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Lingers {
-    /// They do not.
+    /// They do not land.
     #[default]
     Never,
-    /// They do, and the machines know.
+    /// They land, and the machines allow for it.
     Told,
-    /// They do: a defect.
+    /// They land, and the machines do not allow for it: a defect.
     Untold,
-    /// They do, the machines know, and the removed node's number is reused meanwhile: a defect.
+    /// They land, the machines allow for it, and the removed node's number is reused meanwhile: a defect.
     Renumbered,
 }
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CoherenceSetup {
     /// The home of each line.
     pub homes: Vec<u16>,
-    /// What each node may do.
+    /// The operations of each node.
     pub budgets: Vec<Budget>,
-    /// How often a line may be freed, in all.
+    /// Maximum number of frees.
     pub retires: u8,
-    /// How often a freed line may be allocated again, in all.
+    /// Maximum number of allocations of freed lines.
     pub allocations: u8,
-    /// How often an operation that waits may be cancelled, in all.
+    /// Maximum number of cancellations of waiting operations.
     pub cancels: u8,
-    /// How often owned lines may be written back in the background, in all.
+    /// Maximum number of background write-backs of owned lines.
     pub write_backs: u8,
-    /// How often an operation may have a line written back, in all.
+    /// Maximum number of write-back operations.
     pub flushes: u8,
-    /// How often a node may overwrite a whole line, in all.
+    /// Maximum number of writes of whole lines.
     pub overwrites: u8,
-    /// The nodes that may die.
+    /// Nodes that may die.
     pub mortal: Vec<u16>,
-    /// How many of them.
+    /// Maximum number of deaths.
     pub deaths: u8,
     /// Whether bytes that they were writing may land after their removal.
     pub lingers: Lingers,
-    /// How often another node gets the number of a dead one that is home of nothing.
+    /// Maximum number of reuses of the number of a dead node that is home of no line.
     pub reuses: u8,
     /// A number is reused while recalls that name its last bearer are in flight: `Burials` prevents this by sweeping
     /// the classes of recalls and replies.
     pub ignores_recalls: bool,
-    /// The last grant that homes made before the start.
+    /// Last grant of each home before the start.
     pub last_grant: u64,
 }
 
-/// Something that happens.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CoherenceAction {
     /// The next message of a class from one node to another arrives.
@@ -119,11 +119,11 @@ pub enum CoherenceAction {
     Finish(u16, u8),
     /// The oldest operation that waits for the line is cancelled.
     Cancel(u16, u8),
-    /// The runtime wants the frame.
+    /// The runtime reclaims a frame.
     Evict(u16, u8),
-    /// The runtime wants an owned line to be clean.
+    /// The runtime writes back an owned line in the background.
     WriteBack(u16, u8),
-    /// An operation wants the home to have the line's bytes.
+    /// An operation requests that the home has the line's bytes.
     Flush(u16, u8),
     /// The line's home frees it.
     Retire(u8),
@@ -133,15 +133,15 @@ pub enum CoherenceAction {
     Die(u16),
     /// A node learns that another is dead.
     Notice(u16, u16),
-    /// A node learns that all have learned it.
+    /// A node learns that all others know of the death.
     Settle(u16, u16),
-    /// The last bytes of a removed node land at a node, which learns that.
+    /// The last bytes of a removed node land at a node, which is notified.
     Quiet(u16, u16),
-    /// All nodes have settled a death, and no message names the dead node: another node gets its number.
+    /// All nodes have settled a death, and no message names the dead node: a new node gets its number.
     Reuse(u16),
 }
 
-/// Kinds of operations.
+/// A kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CoherenceOperation {
     /// Read.
@@ -150,9 +150,9 @@ pub enum CoherenceOperation {
     Write,
     /// Write the whole line.
     Overwrite,
-    /// Read, and later write, pinned in between.
+    /// Read, then write, pinned in between.
     Update,
-    /// Read, and later read the same again, pinned in between.
+    /// Read twice, pinned in between.
     Hold,
     /// Free.
     Retire,
@@ -172,7 +172,7 @@ impl CoherenceOperation {
     }
 }
 
-/// A node's tag, frame and bytes of a line; for its home, its memory.
+/// A node's tag, frame and bytes of a line; at its home, its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Tag {
     held: HeldLine,
@@ -185,7 +185,7 @@ struct Operation {
     id: OperationId,
     line: u8,
     kind: CoherenceOperation,
-    /// The bytes at its `Ready`, for a pinned one; the node's last write at its start, for a write-back.
+    /// Of a pinned operation: the bytes at its `Ready`. Of a write-back: the node's last write at its start.
     seen: u8,
 }
 
@@ -193,19 +193,19 @@ struct Operation {
 struct CoherenceNode {
     machine: Coherence,
     alive: bool,
-    /// Deaths it knows of, as bits.
+    /// Known deaths, as bits.
     noticed: u8,
     tags: Vec<Tag>,
     waiting: Vec<Operation>,
     pinned: Vec<Operation>,
     flushing: Vec<Operation>,
-    /// Its last write of each line; kept only where write-backs are asked for.
+    /// Its last write of each line; kept only with write-back operations.
     wrote: Vec<u8>,
     started: u8,
     budget: Budget,
 }
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct MessageInFlight {
     from: u16,
@@ -221,7 +221,7 @@ impl MessageInFlight {
     }
 }
 
-/// Bytes of a line of which `from` does not know yet that they have landed.
+/// Bytes of a line whose landing has not been reported to `from` yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct UnlandedWrite {
     from: u16,
@@ -238,7 +238,7 @@ struct Late {
     target: PlacementTarget,
 }
 
-/// The actual state of a line, which no single node knows.
+/// The global state of a line, as seen by an observer of all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Truth {
     latest: u8,
@@ -246,14 +246,14 @@ struct Truth {
     retiring: bool,
 }
 
-/// A state of the whole.
+/// A state of the model.
 #[derive(Clone, Debug)]
 pub struct System {
     setup: Rc<CoherenceSetup>,
     nodes: Vec<CoherenceNode>,
-    /// By link; in order of sending within a link.
+    /// Messages in flight, by link, in order of sending.
     flights: Vec<MessageInFlight>,
-    /// By source; in order of posting within a source.
+    /// Placements in flight, by source, in order of posting.
     places: Vec<UnlandedWrite>,
     late: Vec<Late>,
     truths: Vec<Truth>,
@@ -273,12 +273,12 @@ pub struct System {
 }
 
 impl System {
-    /// The start: nothing shared, every line allocated, all at version 0.
+    /// Creates the initial state: no copies, every line allocated, at version 0.
     pub fn new(setup: CoherenceSetup) -> Self {
         Self::with_machines(setup, |node| Coherence::new(node, &limits()))
     }
 
-    /// The same with a defect in every machine.
+    /// As `new`, with a defect in every machine.
     #[cfg(canary)]
     pub fn with_mutant(setup: CoherenceSetup, mutant: CoherenceMutant) -> Self {
         Self::with_machines(setup, |node| Coherence::with_mutant(node, &limits(), mutant))
@@ -377,7 +377,7 @@ impl System {
         }
     }
 
-    /// How often what may still happen, in all.
+    /// The remaining budgets of steps.
     const fn budgets(&self) -> [u8; 8] {
         [
             self.retires,
@@ -397,7 +397,7 @@ impl System {
 }
 
 impl Tag {
-    /// Of a home's own line, or of a line that a node has nothing of.
+    /// The state of a home's own line, or of a line that a node holds nothing of.
     fn new(own: bool) -> Self {
         let level = if own { Level::Dirty } else { Level::Invalid };
         Self {
@@ -408,7 +408,7 @@ impl Tag {
     }
 }
 
-/// So small that a state costs little; the machines grow where they must.
+/// Small tables, so that states are small; the machines grow them on demand.
 const fn limits() -> Limits {
     Limits { operations_max: 0, nodes_max: 8, ..Limits::TINY }
 }

@@ -1,9 +1,9 @@
-//! The model of contacts: two members with a link that breaks at any time. Dials cross, are lost, and are answered
+//! The model of reconnection: two members with a link that breaks at any time. Dials cross, are lost, and are answered
 //! late; the founder may continue alone. The network guarantees only that both ends know the end of a link, with its
-//! requests and answers in flight, within the time that a fabric needs to detect silence.
+//! requests and answers in flight, within the time in which a fabric detects silence.
 //!
-//! With [`ContactPair::in_outage`] there is one outage of a given time: messages sent meanwhile are lost without notice to the
-//! sender. All others arrive at once.
+//! With [`ContactPair::in_outage`] there is one outage of a given time: messages sent meanwhile are lost without
+//! notice to the sender. All others arrive at once.
 //!
 //! The other member asks the founder whether it is still a member, and uses its cache while that lease is valid
 //! (`Standing`). Its threads may be stopped at any step and continue at any later time: then it has noticed nothing,
@@ -17,28 +17,28 @@ use farside_protocol::member::contact::{
 };
 use farside_protocol::member::{Death, RequestId, Standing};
 
-/// So long it takes at most to know that a link has ended.
+/// Maximum time from the end of a link to its detection.
 const SILENCE: u64 = 2;
 
-/// An outage, in which nothing arrives.
+/// An outage, during which no message arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Outage {
-    /// How long it takes.
+    /// Its duration.
     lasts: u64,
-    /// When silence is noticed, at the earliest and at the latest, after it began.
+    /// The earliest and the latest time after its start at which the silence is detected.
     noticed: (u64, u64),
-    /// When it began.
+    /// Its start.
     since: Option<u64>,
 }
 
 impl Outage {
-    /// Whether nothing arrives at this time.
+    /// Whether the outage is in progress at this time.
     fn is_on(&self, now: u64) -> bool {
         self.since.is_some_and(|since| now < since + self.lasts)
     }
 }
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum ContactMessage {
     Dial {
@@ -50,12 +50,12 @@ enum ContactMessage {
         to: usize,
         answer: ContactReply,
     },
-    /// To the founder: am I a member?
+    /// To the founder: asks whether the sender is still a member.
     Ask {
         link: u8,
         asked: u64,
     },
-    /// From the founder: the link was open.
+    /// From the founder: the link was open at the time of the question.
     Confirmed {
         link: u8,
         asked: u64,
@@ -97,60 +97,60 @@ struct ContactEnd {
     dial: Option<u8>,
 }
 
-/// The founder, another member, and what is between them.
+/// The founder, another member, and the messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ContactPair {
     sides: [ContactEnd; 2],
-    /// The other member knows that it is removed.
+    /// The other member knows that it was removed.
     out: bool,
-    /// The founder has settled what the other one had cached.
+    /// The founder has settled the memory that the other member had cached.
     settled: bool,
     now: u64,
     links: u8,
-    /// Links that have ended and of which something is left, and since when.
+    /// Links that have ended and have messages in flight, with the time of their end.
     ended: Vec<(u8, u64)>,
     mail: Vec<ContactMessage>,
     breaks: u8,
     losses: u8,
-    /// Requests that may still arrive after their sender has closed, before that is detected.
+    /// Number of requests that may arrive after their sender has closed the link, before that is detected.
     stale: u8,
     outage: Option<Outage>,
-    /// The other member's.
+    /// The other member's lease.
     standing: Standing,
-    /// How often it still asks.
+    /// Number of questions left.
     asks: u8,
-    /// How often it is still stopped; whether it is.
+    /// Number of stops left, and whether it is stopped.
     stops: u8,
     stopped: bool,
-    /// The removal of the other member of which the founder may still learn by a view.
+    /// The removal of the other member that the founder may still learn from a view.
     view: Option<Death>,
-    /// The founder may still end; whether it has; whether it had removed the other member.
+    /// Whether the founder may still end, whether it has ended, and whether it had removed the other member.
     ends: bool,
     dead: bool,
     removed: bool,
     /// The other member continues without the founder.
     alone: bool,
-    /// A defect: a question counts from its answer.
+    /// A defect: the lease counts from the arrival of the answer.
     counts_from_answer: bool,
     broken: Option<&'static str>,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ContactAction {
-    /// The link between them breaks.
+    /// The link breaks.
     Break,
-    /// A side notices that its link has ended.
+    /// A side detects the end of its link.
     Notice(usize),
     /// The message at this index arrives.
     Deliver(usize),
-    /// It is lost without notice to the dialling member.
+    /// The message at this index is lost without notice to the dialling member.
     Lose(usize),
-    /// The other member asks whether it is one.
+    /// The other member asks whether it is still a member.
     Ask,
-    /// It is stopped.
+    /// The other member is stopped.
     Stop,
-    /// It continues.
+    /// The other member continues.
     Continue,
     /// The process of the founder ends.
     End,
@@ -200,23 +200,23 @@ impl ContactPair {
         }
     }
 
-    /// The same, with limits on how often the other member asks and is stopped.
+    /// As above, with limits on the questions and the stops of the other member.
     pub fn with_stops(self, asks: u8, stops: u8) -> Self {
         Self { asks, stops, ..self }
     }
 
-    /// The same, where the process of the founder may end at any step.
+    /// As above; the process of the founder may end at any step.
     pub fn with_end(self) -> Self {
         Self { ends: true, ..self }
     }
 
-    /// The same, where a view may remove the other member at any step, while its link is up too.
+    /// As above; a view may remove the other member at any step, also while its link is up.
     pub fn with_view(self, death: Death) -> Self {
         Self { view: Some(death), ..self }
     }
 
-    /// Two linked members with one outage of their link, of length `lasts`. Each detects the silence, which counts
-    /// from the last byte, within the range `noticed` after the start of the outage.
+    /// Creates two linked members with one outage of their link, of length `lasts`. Each detects the silence, which
+    /// counts from the last byte, within the range `noticed` after the start of the outage.
     pub fn in_outage(
         patience: Patience,
         founder_is_lower: bool,
@@ -227,13 +227,13 @@ impl ContactPair {
         Self { outage, ..Self::new(patience, founder_is_lower, (1, 0, 0)) }
     }
 
-    /// Whether a side can know by now that its link has ended.
+    /// Whether a side can have detected the end of its link.
     fn notices(&self, at: usize) -> bool {
         let ended = |link: u8| self.ended.iter().find(|(ended, _)| *ended == link);
         let Some((_, since)) = self.sides[at].link.and_then(ended) else {
             return false;
         };
-        // Only what has ended by the outage is known by silence alone.
+        // Only links that ended by the outage are detected by silence alone.
         let outage = self.outage.filter(|outage| outage.since == Some(*since));
         outage.is_none_or(|outage| self.now >= since + outage.noticed.0)
     }
@@ -248,13 +248,13 @@ impl ContactPair {
         }
     }
 
-    /// Whether something of a link is left.
+    /// Whether messages of a link are in flight.
     fn is_known(&self, link: u8) -> bool {
         self.mail.iter().any(|mail| mail.link() == link)
             || self.sides.iter().any(|side| side.link == Some(link))
     }
 
-    /// Whether a member that is not stopped could notice something of a link.
+    /// Whether a running member can still detect an event of a link.
     fn is_noticeable(&self, link: u8) -> bool {
         let hears = |at: usize| at == 0 || !self.stopped;
         self.mail.iter().any(|mail| mail.link() == link && hears(mail.to()))
@@ -265,14 +265,14 @@ impl ContactPair {
         !(if at == 0 { self.dead } else { self.stopped })
     }
 
-    /// Whether something must have been noticed by now.
+    /// Whether the time limit of a detection has been reached.
     fn is_overdue(&self) -> bool {
         let silence = self.outage.map_or(SILENCE, |outage| outage.noticed.1);
         let late = |since: &u64| self.now >= since + silence;
         self.ended.iter().any(|(link, since)| late(since) && self.is_noticeable(*link))
     }
 
-    /// The other member asks over its link, if that may have one that is open.
+    /// The other member asks over its link, if the link may be open.
     fn ask(&mut self) {
         self.asks -= 1;
         let asked = self.now;
@@ -337,7 +337,7 @@ impl ContactPair {
             }
             ContactEffect::TurnAway { request } => self.refuse(to, request, ContactReply::Busy),
             ContactEffect::Deny { request } => self.refuse(to, request, ContactReply::Expelled),
-            // The founder is the quorum and decides at once; the other member is removed.
+            // The founder is a quorum by itself and decides at once; the other member is removed.
             ContactEffect::OutOfReach { .. } | ContactEffect::Expelled { .. } if at == 0 => {
                 self.removed = true;
                 self.step(0, ContactEvent::Cut { node });
@@ -390,7 +390,7 @@ impl ContactPair {
                 self.step(1 - from, ContactEvent::Dialled { node, request });
             }
             ContactMessage::Answer { link, to, answer } => self.answered(link, to, answer),
-            // Of a link that the founder has closed nothing is carried out.
+            // Messages on a link that the founder has closed have no effect.
             ContactMessage::Ask { link, asked }
                 if !self.dead && self.sides[0].link == Some(link) =>
             {
@@ -402,7 +402,7 @@ impl ContactPair {
     }
 
     fn answered(&mut self, link: u8, at: usize, answer: ContactReply) {
-        // A member that has abandoned the dial receives no answer.
+        // A member that has abandoned its dial receives no answer.
         if self.sides[at].dial != Some(link) {
             return;
         }
@@ -442,13 +442,13 @@ impl ContactPair {
         }
     }
 
-    /// The link that both sides have, or had last, if it has not ended.
+    /// The current link of both sides, or the last one, unless it has ended.
     fn shared(&self) -> Option<u8> {
         let link = self.sides[0].link.filter(|link| self.sides[1].link == Some(*link));
         link.filter(|link| !self.has_ended(*link))
     }
 
-    /// Whether a thread of the other member that reads the clock now uses its cache.
+    /// Whether a thread of the other member that reads the clock now may use the cache.
     fn uses(&self) -> bool {
         !self.out && self.now < self.standing.until()
     }
@@ -611,7 +611,7 @@ mod tests {
         );
     }
 
-    /// Of the leases of a cluster and of its fabric, so that the shortest wait between dials is 1.
+    /// Timeouts from the leases of a cluster and its fabric; the shortest wait between dials is 1.
     const LEASES: (u64, u64) = (120, 4);
 
     fn in_outage(patience: Patience, founder_is_lower: bool) -> ContactPair {
@@ -633,7 +633,7 @@ mod tests {
         assert_eq!(states, [559, 559]);
     }
 
-    /// The model can see what the deadline of a dial and the time for one more are for.
+    /// Removing the timeout of a dial, or the time for one more dial, makes the model fail.
     #[test]
     fn a_dial_that_an_outage_swallows_expels_without_a_timeout_or_time_for_another() {
         let right = Patience::of_lease(LEASES.0, LEASES.1, 0);
@@ -670,7 +670,7 @@ mod tests {
         assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
     }
 
-    /// The model can see what the wait is for.
+    /// Removing the wait makes the model fail.
     #[test]
     fn memory_that_settles_at_once_is_still_used() {
         is_found(&ContactPair::new(patience(1, 0, SILENCE), true, (1, 0, 0)).with_stops(1, 0));
@@ -689,7 +689,7 @@ mod tests {
         assert_eq!(states, [3_690, 1_455]);
     }
 
-    /// The model can see what the reason is for.
+    /// Removing the reason makes the model fail.
     #[test]
     fn member_taken_for_ended_while_its_link_is_up_is_found() {
         let model = ContactPair::new(patience(1, SILENCE + 1, SILENCE), true, (0, 0, 0));
@@ -729,7 +729,7 @@ mod tests {
         assert_eq!(after(&[Ask, Deliver(0), Deliver(0)]), (true, false));
     }
 
-    /// The model can see what the bound is for.
+    /// Removing the bound makes the model fail.
     #[test]
     fn end_that_counts_as_certain_whenever_it_is_found_is_found() {
         let mut patience = patience(1, SILENCE + 1, SILENCE);

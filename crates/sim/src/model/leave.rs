@@ -2,10 +2,10 @@
 //!
 //! The machines are the real ones. The network keeps the order of coherence and lock messages per (source,
 //! destination, class). A membership message arrives after everything that was posted to the same node before it, as
-//! on a link, except for the loss of a link, which is noticed at any time once the other end is closed. A view may
-//! overtake everything that a third node sent.
+//! on a link, except for the loss of a link, which is detected at any time after the other end is closed. A view may
+//! overtake messages of a third node.
 //!
-//! A leaving node starts nothing new and returns one line after the other; once it is drained, it releases its locks
+//! A leaving node starts no operation and returns one line after the other; once it holds none, it releases its locks
 //! and announces its leave, as `farside::leave` does.
 //!
 //! Properties, besides those of the coherence model:
@@ -27,22 +27,22 @@ use farside_protocol::member::{
 use farside_protocol::wire::Class;
 use std::collections::VecDeque;
 
-/// Something that happens.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeaveAction {
-    /// Of the memory alone.
+    /// A step of the coherence model.
     Memory(coherence::CoherenceAction),
-    /// Of the locks alone.
+    /// A step of the lock machines.
     Lock(locks::LeaveLocksAction),
     /// A node begins to leave.
     Leave(u16),
-    /// A node that leaves gives a line back.
+    /// A leaving node returns a line.
     GiveBack(u16, u8),
-    /// A leaving node has handed over everything, and announces its leave.
+    /// A leaving node, which holds nothing, announces its leave.
     Announce(u16),
     /// The next membership message from one node to another arrives.
     Deliver(u16, u16),
-    /// A node notices that its link to another is closed.
+    /// A node detects that its link to another is closed.
     NoticeLoss(u16, u16),
     /// A node dies.
     Die(u16),
@@ -61,13 +61,13 @@ struct LeavingNode {
     machine: Membership,
     leaving: bool,
     announced: bool,
-    /// Members of which it knows that they are no more, as bits.
+    /// Members whose end it knows of, as bits.
     gone: u8,
-    /// Messages to this node, by sender.
+    /// Messages in flight to this node, by sender.
     mail: Vec<VecDeque<PostedMessage>>,
 }
 
-/// A state of the whole.
+/// A state of the model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeavingCluster {
     memory: System,
@@ -77,15 +77,15 @@ pub struct LeavingCluster {
     leavers: u8,
     deaths: u8,
     died: bool,
-    /// The defect of the runtime: it announces a leave before it has handed anything over.
+    /// A defect of the runtime: it announces a leave before it has returned its lines.
     careless: bool,
     wrong: Option<&'static str>,
 }
 
 impl LeavingCluster {
-    /// As many members as the memory has nodes, all linked. `locks` is how often each may take the one
-    /// lock, whose home is node 0; `leavers` are the nodes that may leave, as bits. `change` may put a
-    /// defect into the membership machines.
+    /// Creates one member per node of the memory, all linked. `locks` is the number of times that each may take the one
+    /// lock, whose home is node 0; `leavers` are the nodes that may leave, as bits. `change` may plant a
+    /// defect in the membership machines.
     pub fn new(
         memory: CoherenceSetup,
         locks: &[u8],
@@ -113,7 +113,7 @@ impl LeavingCluster {
         }
     }
 
-    /// The same with nodes that announce their leave at once.
+    /// As `new`, with nodes that announce their leave at once.
     #[must_use]
     pub fn careless(self) -> Self {
         Self { careless: true, ..self }
@@ -181,7 +181,7 @@ impl LeavingCluster {
         }
     }
 
-    /// Something that was posted before these has arrived.
+    /// A message that was posted before these has arrived.
     fn advance(&mut self, from: u16, to: u16, arrived: impl Fn(&mut PostedMessage) -> &mut u8) {
         for mail in &mut self.node_mut(to).mail[usize::from(from)] {
             let before = arrived(mail);
@@ -213,7 +213,7 @@ impl LeavingCluster {
         }
     }
 
-    /// What happens without any program wanting it.
+    /// The steps that no program takes.
     fn enabled_internal(&self, actions: &mut Vec<LeaveAction>) {
         let mut memory = Vec::new();
         self.memory.enabled_internal(&mut memory);
@@ -261,7 +261,7 @@ impl LeavingCluster {
         }
     }
 
-    /// What must hold when nothing is in flight.
+    /// Checks the properties of states with nothing in flight.
     fn rest_violation(&self) -> Option<String> {
         if let Some(text) = self.memory.rest_violation() {
             return Some(text);
@@ -344,7 +344,7 @@ impl Model for LeavingCluster {
         match action {
             LeaveAction::Memory(action) => {
                 self.memory.narrate(action, lines);
-                // The memory's part has happened; what is left is the count of what has arrived.
+                // The coherence model has taken the step; the counts of arrived messages follow.
                 if let coherence::CoherenceAction::Deliver(from, to, class) = action {
                     self.advance(from, to, |mail| &mut mail.memory_before[class as usize]);
                 }

@@ -1,25 +1,25 @@
-//! The lock machines of a few nodes, sessions that lock and unlock as they please, and a network of
-//! which only the guaranteed order is assumed: per (source, destination, class).
+//! The model of locks: the lock machines of a few nodes, sessions that lock and unlock in any order, and a network with
+//! no more than the guaranteed order per (source, destination, class).
 //!
-//! A session that waits does nothing else, except that its wait may be cancelled or the session closed. A session that
-//! does not wait can always unlock what it holds, so when nothing is enabled any more, a session that still waits was
+//! A waiting session takes no other step, except that its wait may be cancelled or the session closed. A session that
+//! does not wait can always unlock its locks, so if no step is enabled, a session that still waits was
 //! forgotten, or is in a deadlock that was not detected.
 //!
-//! Properties, in every state:
+//! Properties of every state:
 //! - no two sessions hold overlapping ranges of a line unless both read, over all nodes: a session
 //!   holds from `Locked` until it begins to unlock;
-//! - of two conflicting grants the later has the greater token;
-//! - a waiter is overtaken by at most `lock_handovers_max` requests that conflict with it and were
-//!   issued when it was in the queue already;
+//! - of two conflicting grants the later one has the greater token;
+//! - a waiter is overtaken by at most `lock_handovers_max` conflicting requests that were
+//!   issued when it was already in the queue;
 //! - a session that fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
 //!   than by a grant, and earlier messages are still in flight: a probe may have passed it);
 //! - a session never holds more locks than its limit, over all homes that granted them;
-//! - every operation has one result; a try has one when nothing is in flight any more;
+//! - every operation has one result, and a try has its result when nothing is in flight;
 //! - a session that gets a lock of bytes with a dead writer, of which their home has learned, is notified, until a
 //!   writer was notified and did not undo its lock;
-//! - no machine finds a message of another to be a violation, and its invariants hold;
+//! - no machine reports a violation by a peer, and its invariants hold;
 //!
-//! and when nothing is enabled: no session waits, and no machine records a held lock.
+//! If no step is enabled, no session waits, and no machine records a held lock.
 
 mod loan;
 
@@ -40,29 +40,29 @@ use std::rc::Rc;
 #[cfg(canary)]
 use farside_protocol::lock::LockMutant;
 
-/// Something a session may ask for.
+/// A lock that a session may request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Choice {
-    /// Index of the line.
+    /// The index of the line.
     pub line: usize,
-    /// Its bytes.
+    /// The bytes of the line that it covers.
     pub range: Range,
-    /// What for.
+    /// Whether for reading or writing.
     pub ask: Ask,
 }
 
-/// What a session may do.
+/// Parameters of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SessionPlan {
     /// Its node.
     pub node: u16,
-    /// What it may ask for.
+    /// The locks that it may request.
     pub menu: Vec<Choice>,
-    /// Whether it asks in the order of the menu, and for nothing twice.
+    /// Whether it requests each entry of the menu once, in order.
     pub in_order: bool,
-    /// How often it may ask.
+    /// Maximum number of requests.
     pub asks: u8,
-    /// How often it may cancel a wait.
+    /// Maximum number of cancelled waits.
     pub cancels: u8,
     /// Whether it may be closed.
     pub closes: bool,
@@ -83,37 +83,37 @@ impl Choice {
 }
 
 impl SessionPlan {
-    /// A session of `node` that makes a number of requests, any of the menu.
+    /// Creates a session of `node` that makes `requests` requests, each for any entry of the menu.
     pub const fn new(node: u16, asks: u8, menu: Vec<Choice>) -> Self {
         Self { node, menu, in_order: false, asks, cancels: 0, closes: false, undoes: false }
     }
 
-    /// One that asks for each entry of the menu, in order.
+    /// Creates a session that requests each entry of the menu in order.
     pub fn in_order(node: u16, menu: Vec<Choice>) -> Self {
         let asks = menu.len() as u8;
         Self { in_order: true, ..Self::new(node, asks, menu) }
     }
 
-    /// A setup with this number of cancelled waits.
+    /// Returns the setup with this number of cancelled waits.
     pub fn with_cancels(self, cancels: u8) -> Self {
         Self { cancels, ..self }
     }
 
-    /// One that may be closed at any time.
+    /// Returns the setup of a session that may be closed at any time.
     pub fn with_close(self) -> Self {
         Self { closes: true, ..self }
     }
 
-    /// One that may undo its locks, as a runtime does when a grant comes too late.
+    /// Returns the setup of a session that may undo its locks, as a runtime does when a grant arrives too late.
     pub fn with_undo(self) -> Self {
         Self { undoes: true, ..self }
     }
 }
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Clone, Debug)]
 pub struct LockSetup {
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u16,
     /// The home of each line.
     pub homes: Vec<u16>,
@@ -121,11 +121,11 @@ pub struct LockSetup {
     pub sessions: Vec<SessionPlan>,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
-    /// How often lines may be lent to the hit path of their node.
+    /// Maximum number of loans of lines to the hit path of their node.
     pub loans: u8,
     /// The limits.
     pub limits: Limits,
-    /// The defect, if any.
+    /// The planted defect, if any.
     #[cfg(canary)]
     pub mutant: Option<LockMutant>,
 }
@@ -155,13 +155,13 @@ impl Default for LockSetup {
 /// The state of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct ModelSession {
-    /// How often it may still ask, and cancel.
+    /// Requests left, and cancellations left.
     asks: u8,
     cancels: u8,
     closed: bool,
-    /// Indices into the menu: what it holds.
+    /// The locks that it holds, as indices into the menu.
     held: Vec<Hold>,
-    /// What it has asked for and has no result of.
+    /// Its pending request.
     pending: Option<PendingOperation>,
 }
 
@@ -180,27 +180,27 @@ struct PendingOperation {
     choice: Choice,
     /// The operations that waited in conflict when this was issued.
     behind: Vec<OperationId>,
-    /// By how many it was overtaken.
+    /// The number of requests that overtook it.
     overtaken: u32,
-    /// It was the youngest of a cycle, or may have been.
+    /// Whether it was, or may have been, the youngest of a cycle.
     guilty: bool,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LockAction {
-    /// A session asks for an entry of its menu.
+    /// A session requests an entry of its menu.
     Ask { session: usize, entry: usize },
-    /// A session unlocks the entry of this index of what it holds.
+    /// A session unlocks its held lock at this index.
     Unlock { session: usize, held: usize },
-    /// The same, as if the session had never known of it.
+    /// A session undoes its held lock at this index, as if it had never learned of the grant.
     Undo { session: usize, held: usize },
     /// A session's wait is cancelled.
     Cancel { session: usize },
     /// A session ends.
     Close { session: usize },
-    /// The oldest message of a wire arrives.
+    /// The oldest message of a link and class arrives.
     Deliver { from: u16, to: u16, class: Class },
     /// A node dies.
     Die { node: u16 },
@@ -208,18 +208,18 @@ pub enum LockAction {
     Hear { node: u16, dead: u16 },
     /// A node lends a line to its hit path.
     Lend { node: u16, line: usize },
-    /// It takes the line back for no other reason.
+    /// A node ends a loan without a cause.
     EndLoan { node: u16, line: usize },
 }
 
-/// Nodes, wires, sessions.
+/// The nodes, the messages in flight, and the sessions.
 #[derive(Clone, Debug)]
 pub struct System {
     setup: Rc<LockSetup>,
     nodes: Vec<Locks>,
     wires: BTreeMap<(u16, u16, Class), VecDeque<LockMessage>>,
     sessions: Vec<ModelSession>,
-    /// The loans by node and line, and the number of further loans.
+    /// The loans, by node and line, and the number of loans left.
     lent: BTreeMap<(u16, usize), LentLine>,
     loans: u8,
     /// The greatest token of each kind of grant so far.
@@ -227,14 +227,14 @@ pub struct System {
     dead: Vec<u16>,
     /// Pairs of a node and a dead node of which it has learned.
     heard: Vec<(u16, u16)>,
-    /// What sessions held for writing when they died: the node, line and range.
+    /// Ranges held for writing by sessions at their death: node, line and range.
     left: Vec<(u16, usize, Range)>,
-    /// The part of it of which the home has learned and no writer was notified.
+    /// The part of these that the home knows of and no writer was notified of.
     untold: Vec<(usize, Range)>,
     operations: u64,
-    /// The operation that unlocks in this step, and its line, until its result.
+    /// The operation that unlocks in this step, with its line, until its result.
     unlocking: Option<(OperationId, usize)>,
-    /// Whether a wait ended other than by a grant, and earlier messages may be in flight.
+    /// Whether a wait ended without a grant while earlier messages may be in flight.
     disturbed: bool,
     broken: Option<String>,
 }
@@ -271,7 +271,7 @@ impl Hash for System {
 }
 
 impl System {
-    /// Nothing has happened yet.
+    /// Creates the initial state.
     pub fn new(setup: LockSetup) -> Self {
         let make = |node| {
             let locks = Locks::new(NodeId(node), &setup.limits);
@@ -336,7 +336,7 @@ impl System {
         self.broken.get_or_insert(text);
     }
 
-    /// What a session may do now.
+    /// The enabled steps of a session.
     fn enabled_of(&self, at: usize, actions: &mut Vec<LockAction>) {
         let (session, plan) = (&self.sessions[at], &self.setup.sessions[at]);
         if session.closed || !self.lives(plan.node) {
@@ -361,7 +361,7 @@ impl System {
             return;
         }
         for (entry, choice) in plan.menu.iter().enumerate() {
-            // A request that conflicts with a lock of the same session is refused at once, which is tested elsewhere.
+            // Requests that conflict with a lock of the same session are refused at once (covered by unit tests).
             let near = |hold: &&Hold| hold.line == choice.line && hold.range.overlaps(choice.range);
             let mut own = session.held.iter().filter(near);
             let sensible = match choice.ask {
@@ -380,7 +380,7 @@ impl System {
         }
     }
 
-    /// A step of a node, its effects, and what must hold after it.
+    /// Steps the machine of a node, performs its effects, and checks the properties.
     fn step(&mut self, node: u16, event: LockEvent) {
         let mut effects = Effects::new();
         self.end_loans_before(node, &event);
@@ -451,7 +451,7 @@ impl System {
         }
     }
 
-    /// The pending request of an operation, which has its result now.
+    /// Takes the pending request of an operation that has its result now.
     fn conclude(&mut self, node: u16, operation: OperationId) -> Option<(usize, PendingOperation)> {
         let meant = |session: &ModelSession| {
             session.pending.as_ref().is_some_and(|pending| pending.operation == operation)
@@ -506,13 +506,13 @@ impl System {
         if self.untold.iter().any(meant) && !abandoned {
             self.fail(format!("session {at} is not notified of the dead holder: {choice:?}"));
         }
-        // Ranges of the searches with deaths are equal or apart.
+        // In the searches with deaths, ranges are equal or disjoint.
         let taken = choice.ask.mode() == Mode::Write;
         self.untold.retain(|mark| !(taken && meant(mark)));
         taken && abandoned
     }
 
-    /// Counts an overtaking for each session that waited before this request was issued.
+    /// Counts an overtaking for each session that was waiting when this request was issued.
     fn count_overtaken(&mut self, by: usize, granted: &PendingOperation) {
         let most = self.setup.limits.lock_handovers_max;
         for (at, session) in self.sessions.iter_mut().enumerate() {
@@ -548,7 +548,7 @@ impl System {
         }
     }
 
-    /// The wait-for graph: as the deciding nodes have it, and, for requests in flight, as if they were queued now.
+    /// The wait-for graph: as known to the deciding nodes, with requests in flight as if they were queued now.
     fn waits(&self) -> Vec<Edges> {
         let mut all: Vec<Edges> = Vec::new();
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
@@ -608,7 +608,7 @@ impl System {
         all.push(Edges { session: at, line, age: None, operation, behind });
     }
 
-    /// Marks the youngest sessions of the present cycles.
+    /// Marks the youngest session of each current cycle.
     fn judge(&mut self) {
         let all = self.waits();
         for edges in all.iter().filter(|edges| edges.age.is_some()) {
@@ -852,19 +852,19 @@ impl Choice {
     }
 }
 
-/// The sessions for which a session waits.
+/// The sessions that a session waits for.
 #[derive(Debug)]
 struct Edges {
     session: usize,
     line: usize,
-    /// Unknown while the request is in flight.
+    /// Not known while the request is in flight.
     age: Option<ProbedWait>,
-    /// None for one that was cancelled, which the home does not know yet.
+    /// `None` for a cancelled request, if the home does not know of the cancellation yet.
     operation: Option<OperationId>,
     behind: Vec<usize>,
 }
 
-/// Whether `first` is the youngest of a cycle: whether it reaches itself through older waits.
+/// Whether `first` is the youngest of a cycle: it reaches itself through older waits.
 fn closes_cycle(all: &[Edges], first: &Edges) -> bool {
     let mut reached = Vec::new();
     let mut next: Vec<&Edges> = vec![first];

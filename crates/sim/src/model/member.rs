@@ -20,7 +20,7 @@ const LIMITS: u64 = 7;
 /// The request of a `PeerRequest` is its process plus this; of a `Join`, its process.
 const PEER_REQUEST: u64 = 100;
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkKind {
     /// To the rendezvous name.
@@ -38,7 +38,7 @@ enum Item {
     Refused(JoinRefusal),
     Message(MemberMessage),
     Lost,
-    /// The network between the two is broken, and the lease is over.
+    /// The network between the two is partitioned, and the lease has expired.
     OutOfReach,
 }
 
@@ -47,9 +47,9 @@ enum Item {
 enum MemberEnd {
     #[default]
     Closed,
-    /// Asked, and waits for the answer.
+    /// Requested by this end, and not answered yet.
     Asking,
-    /// Was asked, and has not answered.
+    /// Requested by the other end, and not answered yet.
     Asked,
     Up,
 }
@@ -57,7 +57,7 @@ enum MemberEnd {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct MemberLink {
     end: MemberEnd,
-    /// On the way to this process.
+    /// Messages in flight to this process.
     arriving: VecDeque<Item>,
 }
 
@@ -69,11 +69,11 @@ struct Process {
     ready: bool,
     /// Nodes that it declared dead, by number and admission.
     buried: Vec<(NodeId, ViewNumber)>,
-    /// It is to judge accusations.
+    /// It has to judge accusations.
     judges: bool,
-    /// Those of them of which something is left here.
+    /// Those of them whose removal is not settled here.
     unsettled: Vec<(NodeId, ViewNumber)>,
-    /// By the other process, by kind.
+    /// Its links, by other process and purpose.
     links: Vec<[CopyOnWrite<MemberLink>; 2]>,
 }
 
@@ -81,50 +81,50 @@ struct Process {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemberCluster {
     processes: Vec<CopyOnWrite<Process>>,
-    /// Who has bound the cluster's name.
+    /// The process that has bound the cluster's name.
     rendezvous: Option<usize>,
     /// Processes that lend no memory, as bits.
     programs: u8,
-    /// Deaths and leavings still allowed.
+    /// Number of deaths and leaves left.
     deaths: u8,
     /// No process has died or left.
     peace: bool,
     /// Whether processes also leave.
     leavings: bool,
-    /// Pairs that the network may still part.
+    /// Number of pairs that the network may still partition.
     partings: u8,
     /// Partitioned pairs, the lower number first.
     parted: Vec<(usize, usize)>,
-    /// Losses do not mean deaths, and need a quorum.
+    /// A loss does not prove a death; removals need a quorum.
     quorum: bool,
-    /// Processes settle removals, which nothing but the reuse of numbers depends on.
+    /// Processes settle removals; only the reuse of numbers depends on that.
     settles: bool,
     /// Memories of nodes that have been ready.
     memories: Vec<MemoryId>,
     broken: Option<&'static str>,
 }
 
-/// What can happen next; numbers are processes.
+/// A step of the model; numbers are processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemberAction {
     /// The next process asks to join.
     Join(usize),
-    /// What is oldest on this link arrives.
+    /// The oldest message of this link arrives.
     Deliver {
         /// The sender.
         from: usize,
         /// The receiver.
         to: usize,
-        /// Which of their links.
+        /// The purpose of the link.
         kind: LinkKind,
     },
-    /// The youngest words of a dead sender on this link never left it.
+    /// The last messages of a dead sender on this link are lost.
     Cut {
         /// The sender.
         from: usize,
         /// The receiver.
         to: usize,
-        /// Which of their links.
+        /// The purpose of the link.
         kind: LinkKind,
     },
     /// The process dies.
@@ -140,9 +140,9 @@ pub enum MemberAction {
         /// The process that learns of it.
         at: usize,
     },
-    /// The process judges the accusations that it has heard.
+    /// The process judges the accusations that it has received.
     Judge(usize),
-    /// The process settles the removal of which it learned first of those left.
+    /// The process settles the oldest removal that it has not settled.
     Settle(usize),
 }
 
@@ -158,7 +158,7 @@ impl MemberCluster {
         Self::with_programs(processes, 0, deaths, leavings, change)
     }
 
-    /// The same, where some processes, as bits, are programs that lend no memory.
+    /// As above; some processes, as bits, lend no memory.
     fn with_programs(
         processes: usize,
         programs: u8,
@@ -220,7 +220,7 @@ impl MemberCluster {
         cluster
     }
 
-    /// The same on a network that permanently partitions up to `partings` pairs, with machines that know that
+    /// As `new`, on a network that permanently partitions up to `partings` pairs, with machines that know that
     /// unreachable members may be alive.
     pub fn parting(
         processes: usize,
@@ -231,7 +231,7 @@ impl MemberCluster {
         Self::parting_programs(processes, 0, deaths, partings, change)
     }
 
-    /// The same, where some processes, as bits, are programs that lend no memory.
+    /// As above; some processes, as bits, lend no memory.
     pub fn parting_programs(
         processes: usize,
         programs: u8,
@@ -244,7 +244,7 @@ impl MemberCluster {
         Self { partings, quorum: true, ..cluster }
     }
 
-    /// The same with so few numbers that processes have to take those of others.
+    /// As `new`, with so few numbers that they are reused.
     pub fn reusing(
         processes: usize,
         numbers: u16,
@@ -256,8 +256,8 @@ impl MemberCluster {
         Self { settles: true, ..cluster }
     }
 
-    /// The same with the first `processes` processes joined, in one order, and nothing in flight: the other orders are
-    /// left to searches of fewer processes.
+    /// As `new`, with the first `processes` processes joined, in one order, and nothing in flight: the other orders are
+    /// covered by searches with fewer processes.
     pub fn settled(mut self, processes: usize) -> Self {
         for at in 1..processes {
             self.join(at);
@@ -311,11 +311,11 @@ impl MemberCluster {
         }
     }
 
-    /// One process closes its end; the other one finds it lost after what was sent before.
+    /// One process closes its end; the other detects the loss after the messages that were sent before.
     fn close(&mut self, at: usize, other: usize, kind: LinkKind) {
         let end = |at: usize, other: usize| self.processes[at].links[other][kind as usize].end;
         let was_open = end(at, other) != MemberEnd::Closed || end(other, at) != MemberEnd::Closed;
-        // Only a link that changes is copied.
+        // Only changed links are copied.
         if *self.processes[at].links[other][kind as usize] != MemberLink::default() {
             *self.link(at, other, kind) = MemberLink::default();
         }
@@ -437,7 +437,7 @@ impl MemberCluster {
         }
     }
 
-    /// Whether each of two that serve has declared the other dead.
+    /// Whether two serving processes have declared each other dead.
     fn is_split(&self) -> bool {
         let serves = |at: usize| self.processes[at].running && self.processes[at].ready;
         let buries = |at: usize, other: usize| {
@@ -478,7 +478,7 @@ impl MemberCluster {
                 self.broken = Some("the process of a member that lives counts as ended");
             }
             for kind in [LinkKind::Peer, LinkKind::Join] {
-                // A request that did not arrive yet cannot be closed; it will be refused.
+                // A request that has not arrived yet cannot be closed; it will be refused.
                 if self.link(at, other, kind).end != MemberEnd::Closed {
                     self.close(at, other, kind);
                 }
@@ -565,14 +565,14 @@ impl MemberCluster {
 
     fn out_of_reach(&mut self, from: usize, at: usize, kind: LinkKind) {
         let end = std::mem::take(&mut self.link(at, from, kind).end);
-        // By the number that this one knows it by: it may not know it itself yet.
+        // By the number that this process knows it by; it may not know its number itself yet.
         let life = Incarnation(from as u64);
         let known = self.machine(at).alive().find(|(_, of)| *of == life).map(|(node, _)| node);
         match (kind, end, known) {
             (LinkKind::Peer, MemberEnd::Asking | MemberEnd::Up, Some(node)) => {
                 self.step(at, MemberEvent::OutOfReach { node });
             }
-            // As for members that request, and for requests, any kind of loss counts.
+            // For requests, and for members that request a link, any kind of loss counts.
             (_, end, _) => {
                 self.link(at, from, kind).end = end;
                 self.lost(from, at, kind);
@@ -591,7 +591,7 @@ impl MemberCluster {
                 let request = RequestId(from as u64 + PEER_REQUEST);
                 self.step(at, MemberEvent::RequestLost { request });
             }
-            // It lives, and so has cut this one off.
+            // It is alive, so it has closed the link to this process.
             (LinkKind::Peer, MemberEnd::Up, Some(node))
                 if self.quorum && self.processes[from].running =>
             {
@@ -625,7 +625,7 @@ impl MemberCluster {
         self.processes.iter().all(|process| quiet(process) && !process.judges)
     }
 
-    /// Checks what must hold when nothing is in flight.
+    /// Checks the properties of states with nothing in flight.
     fn discord(&self) -> Option<&'static str> {
         let running = || (0..self.processes.len()).filter(|at| self.processes[*at].running);
         if running().any(|at| !self.processes[at].ready) {
@@ -651,9 +651,9 @@ impl MemberCluster {
         None
     }
 
-    /// Whether a process may learn from others of the death of one that it does not reach. No member notifies a process
-    /// that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the machine of
-    /// contacts treats the end of a member that may have removed it as unreachability.
+    /// Whether a process may learn from others of the death of a process that it does not reach. No member notifies
+    /// a process that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the
+    /// machine of contacts treats the end of a member that may have removed it as unreachability.
     fn can_learn(&self, of: usize, at: usize) -> bool {
         let link = &self.processes[at].links[of][LinkKind::Peer as usize];
         let lost = link.arriving.front() == Some(&Item::OutOfReach);
@@ -686,7 +686,7 @@ impl Model for MemberCluster {
     fn enabled(&self) -> Vec<MemberAction> {
         let mut actions = Vec::new();
         self.deliveries(&mut actions);
-        // Processes that did not start are alike, so they start in order.
+        // Processes that have not started are symmetric, so they start in order.
         let next = self.processes.iter().position(|process| !process.started);
         if let (Some(next), Some(_)) = (next, self.rendezvous) {
             actions.push(MemberAction::Join(next));
@@ -868,7 +868,7 @@ mod tests {
         assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
     }
 
-    /// Processes, those of them that have joined, numbers, deaths or leavings.
+    /// Processes, processes that have joined, numbers, deaths or leaves.
     type Reuse = (usize, usize, u16, u8, bool);
 
     fn reused((processes, settled, numbers, deaths, leavings): Reuse) -> u64 {

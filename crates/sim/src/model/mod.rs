@@ -1,4 +1,4 @@
-//! One model per machine.
+//! Models of the protocol machines for the explorer, one per machine.
 pub mod allocate;
 pub mod burial;
 pub mod call;

@@ -1,9 +1,9 @@
 //! The model of a shared ring with deaths: senders may die at any step, and their reservations must not block the other
-//! senders. It takes fewer steps than the model of all channels, which works word by word: a READ takes one, a WRITE
+//! senders. It has fewer steps than the model of all channels, which works word by word: a READ takes one step, a WRITE
 //! two, of which the first lands the first word. Requests of a link take effect in any order, and the result of an
 //! atomic arrives in a separate step.
 //!
-//! A poll that finds nothing is no step, so that an end that waits forever makes the model stuck.
+//! A poll that finds nothing is not a step, so an end that waits forever leaves the model without an enabled step.
 
 #[cfg(test)]
 mod tests;
@@ -11,12 +11,9 @@ mod tests;
 use super::data_channel::memory::Bytes;
 use crate::explorer::{Model, Violation};
 use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteRegionId, RemoteSlice, Source};
-use farside_protocol::channel::shared_ring::{
-    SharedRingReceiver, SharedRingSender, plan_receiver, plan_sender,
-};
 use farside_protocol::channel::{
     Arrival, Completed, Content, Effects, Half as _, HalfRefusal, HeldMessage, Kind, MemoryPlan,
-    Name, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, SendHalf, Shape,
+    Name, Own, OwnRegions, Payload, Peer, PeerRegions, Receiver, Sender, Shape,
 };
 use farside_protocol::wire::Violation as Breach;
 
@@ -24,26 +21,26 @@ const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 
 const COUNTERS: u32 = 2;
 
-/// Where the tail is among the receiver's bells, and the head among its counters.
+/// Offsets of the tail among the receiver's bells, and of the head among its counters.
 const TAIL: u64 = 0;
 const HEAD: u64 = 8;
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Clone, Debug)]
 pub struct SharedRingSetup {
-    /// Which of the two.
+    /// Which of the two shared rings.
     pub kind: Kind,
-    /// Its measures; the ring is not mirrored.
+    /// Its dimensions; the ring is not mirrored.
     pub shape: Shape,
     /// Bytes of the messages that each sender sends.
     pub messages: Vec<Vec<u32>>,
-    /// Senders that may die.
+    /// Number of senders that may die.
     pub deaths: u8,
-    /// Messages held at a time, at most.
+    /// Maximum number of messages held at a time.
     pub held_max: usize,
 }
 
-/// Something on its way from a sender.
+/// A request of a sender in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Flight {
     Write {
@@ -111,20 +108,20 @@ impl<H> SharedRingHalf<H> {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ModelWriter {
-    side: SharedRingHalf<SharedRingSender>,
+    side: SharedRingHalf<Sender>,
     life: Life,
     sent: usize,
     came: u8,
     flights: Vec<Flight>,
 }
 
-/// Senders, their receiver, and what is between them.
+/// The senders, their receiver, and the requests in flight between them.
 #[derive(Clone, Debug)]
 pub struct Ring {
     setup: std::rc::Rc<SharedRingSetup>,
     writers: Vec<ModelWriter>,
-    reader: SharedRingHalf<SharedRingReceiver>,
-    /// Words on their way to senders.
+    reader: SharedRingHalf<Receiver>,
+    /// Words in flight to senders.
     words: Vec<(Peer, RemoteSlice, u64)>,
     receives: usize,
     holding: Vec<(HeldMessage, usize, usize, Content)>,
@@ -153,26 +150,26 @@ impl std::hash::Hash for Ring {
     }
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SharedRingAction {
-    /// A sender is asked to send its next message.
+    /// A sender sends its next message.
     Send(usize),
     /// A sender polls.
     Advance(usize),
-    /// The receiver asks for the next message.
+    /// The receiver polls for the next message.
     Receive,
-    /// The receiver releases the message in this place.
+    /// The receiver releases the held message at this index.
     Release(usize),
     /// A word to a sender lands.
     Word(usize),
-    /// A sender's request takes effect, or the next part of it.
+    /// A sender's request, or its next part, takes effect.
     Effect(usize, usize),
-    /// An atomic's result comes back.
+    /// The result of an atomic arrives.
     Result(usize, usize),
     /// A sender dies.
     Die(usize),
-    /// Its requests in flight end as they are, and the receiver is notified.
+    /// The requests in flight of a dead sender end in their current state, and the receiver is notified.
     Lost(usize),
 }
 
@@ -181,28 +178,28 @@ fn message(from: usize, number: usize, bytes: u32) -> Vec<u8> {
 }
 
 impl Ring {
-    /// Everything connected and nothing sent. `change` may put defects in.
+    /// Creates the initial state: all ends connected, no message sent. `change` may plant defects.
     pub fn new(
         setup: SharedRingSetup,
-        change: impl Fn(SharedRingSender) -> SharedRingSender,
-        change_receiver: impl Fn(SharedRingReceiver) -> SharedRingReceiver,
+        change: impl Fn(Sender) -> Sender,
+        change_receiver: impl Fn(Receiver) -> Receiver,
     ) -> Self {
         let (kind, shape) = (setup.kind, setup.shape);
         shape.check(kind).expect("a shape that can be had");
         let writer = |_| ModelWriter {
             side: SharedRingHalf::new(
-                change(SharedRingSender::new(kind, &shape, OWN)),
-                &plan_sender(kind, &shape),
+                change(Sender::new(kind, &shape, OWN)),
+                &Sender::plan(kind, &shape),
             ),
             life: Life::Lives,
             sent: 0,
             came: 0,
             flights: Vec::new(),
         };
-        let receiver = change_receiver(SharedRingReceiver::new(kind, &shape, OWN));
+        let receiver = change_receiver(Receiver::new(kind, &shape, OWN));
         let mut all = Self {
             writers: setup.messages.iter().map(writer).collect(),
-            reader: SharedRingHalf::new(receiver, &plan_receiver(kind, &shape)),
+            reader: SharedRingHalf::new(receiver, &Receiver::plan(kind, &shape)),
             words: Vec::new(),
             receives: 0,
             holding: Vec::new(),
@@ -231,11 +228,11 @@ impl Ring {
         }
     }
 
-    /// Calls a sender and takes what it wants done.
+    /// Calls a sender and collects its effects.
     fn write<T>(
         &mut self,
         at: usize,
-        call: impl FnOnce(&mut SharedRingSender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut Sender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
         let ModelWriter { side, flights, .. } = &mut self.writers[at];
         let (result, effects) = side.with(call);
@@ -256,10 +253,10 @@ impl Ring {
         self.note(result)
     }
 
-    /// Calls the receiver and takes what it wants done.
+    /// Calls the receiver and collects its effects.
     fn read<T>(
         &mut self,
-        call: impl FnOnce(&mut SharedRingReceiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut Receiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
         let (result, effects) = self.reader.with(call);
         self.receives += effects.postings().len();
@@ -397,7 +394,7 @@ impl Ring {
         self.reader.half.lost(Peer(at as u16));
     }
 
-    /// Whether an action changes anything; a READ that brings no news does not.
+    /// Whether an action changes the state; a READ of unchanged memory does not.
     fn changes(&self, action: SharedRingAction) -> bool {
         let mut after = self.clone();
         after.apply(action);
@@ -426,7 +423,7 @@ impl Ring {
     }
 }
 
-fn gathered(side: &SharedRingHalf<SharedRingSender>, source: Source<'_>) -> Vec<u8> {
+fn gathered(side: &SharedRingHalf<Sender>, source: Source<'_>) -> Vec<u8> {
     match source {
         Source::Inline(bytes) => bytes.to_vec(),
         Source::Gather(slices) => {

@@ -4,7 +4,7 @@
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::channel::{Messenger, Underway, WriteKey};
+use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
@@ -26,19 +26,19 @@ enum Carried {
     Message([u8; MESSAGE]),
 }
 
-/// A home, a peer and what is between them.
+/// A home, a peer, and the requests and messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Frames {
     home: Messenger,
     peer: Messenger,
-    underway: Underway<Write>,
-    /// Values still to be written.
+    underway: WritesInFlight<Write>,
+    /// Number of values still to be written.
     values: u8,
     written: u8,
     /// Frames that the home may write.
     free: Vec<u8>,
     memory: Vec<u8>,
-    /// Frames that the peer uses, by its program.
+    /// Frames in use by the peer's program.
     used: Vec<u8>,
     landed: u8,
     taken: u8,
@@ -49,26 +49,26 @@ pub struct Frames {
     broken: Option<&'static str>,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum InFlightAction {
-    /// The home has a value for a frame that is free.
+    /// The home gets a value for a free frame.
     Add,
     /// The home posts its next work request.
     Post,
-    /// The next one takes effect at the peer.
+    /// The oldest posted request takes effect at the peer.
     Take,
     /// The oldest completion is polled.
     Complete,
-    /// The peer gives a frame back, the oldest that it uses.
+    /// The peer returns the oldest frame that it uses.
     GiveBack,
     /// The peer posts a message.
     Answer,
-    /// It arrives.
+    /// A message arrives at the home.
     Arrive,
-    /// The link breaks, with completions on their way or not, and there is a new one.
+    /// The link breaks, with or without completions in flight, and a new one is established.
     Break {
-        /// Completions that are on their way are lost too.
+        /// Whether completions in flight are lost too.
         silent: bool,
     },
 }
@@ -80,12 +80,12 @@ impl Frames {
         values: u8,
         frames: u8,
         breaks: u8,
-        change: impl Fn(Underway<Write>) -> Underway<Write>,
+        change: impl Fn(WritesInFlight<Write>) -> WritesInFlight<Write>,
     ) -> Self {
         Self {
             home: Messenger::new(1).resumable(),
             peer: Messenger::new(1).resumable(),
-            underway: change(Underway::new()),
+            underway: change(WritesInFlight::new()),
             values,
             written: 0,
             free: (0..frames).collect(),
@@ -257,8 +257,9 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_write_again_after_its_message_is_found() {
-        use farside_protocol::channel::ChannelMutant;
-        let change = |underway: Underway<Write>| underway.with_mutant(ChannelMutant::WrittenAgain);
+        use farside_protocol::messaging::MessagingMutant;
+        let change =
+            |underway: WritesInFlight<Write>| underway.with_mutant(MessagingMutant::WrittenAgain);
         let model = Frames::new(2, 1, 1, change);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         let expected = "a frame in use was written";

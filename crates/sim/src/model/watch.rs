@@ -16,16 +16,16 @@ use std::collections::BTreeMap;
 
 /// Checks per lease.
 const LOOKS: u64 = 4;
-/// The time between two checks, and the lease.
+/// The time between two checks, and the lease, in nanoseconds.
 const EVERY: u64 = 10_000_000;
 const LEASE: u64 = LOOKS * EVERY;
 
-/// What a member is doing besides checking.
+/// The removal in progress of a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Nothing,
-    /// It has decided to remove these, has won against the first `won` of them, and has stored the fence words
-    /// of the first `fenced`.
+    /// It has decided to remove `nodes`, has written the words of the first `won` of them, and has stored the fence
+    /// words of the first `fenced`.
     Removing {
         nodes: Vec<usize>,
         won: usize,
@@ -44,13 +44,13 @@ struct WatchedMember {
     polls: u64,
     /// Checks by the others since it last polled.
     missed: u64,
-    /// That was a lease once.
+    /// Whether `missed` has reached a lease.
     lapsed: bool,
     stopped: bool,
     doing: Doing,
     /// The fence word.
     fenced: bool,
-    /// It knows that it was removed.
+    /// Whether it knows that it was removed.
     out: bool,
     /// The members that it has removed, or of whose removal it has learned.
     gone: Vec<bool>,
@@ -58,17 +58,17 @@ struct WatchedMember {
     mail: Vec<usize>,
 }
 
-/// The members, and the words that they share.
+/// The members, and the words that they share in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Machine {
     members: Vec<WatchedMember>,
-    /// By lower and higher number.
+    /// The words of pairs, by lower and higher number.
     pairs: BTreeMap<(usize, usize), u64>,
-    /// How often members are still stopped.
+    /// Number of stops left.
     stops: u8,
-    /// Looks still to come, so that the search ends.
+    /// Number of checks left, so that the search ends.
     looks: u64,
-    /// Looks since a member was last stopped or continued.
+    /// Number of checks since a member was last stopped or continued.
     steady: u64,
     /// A defect: pairs have no words.
     no_pairs: bool,
@@ -77,18 +77,18 @@ pub struct Machine {
     broken: Option<&'static str>,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WatchAction {
     /// All running members poll, and then check.
     Look,
     /// A member is stopped.
     Stop(usize),
-    /// It continues.
+    /// A stopped member continues.
     Continue(usize),
-    /// It takes the next step of its removal.
+    /// A member takes the next step of the removal that it performs.
     Step(usize),
-    /// It learns of a removal or end.
+    /// A member learns of a removal or end.
     Hear(usize),
     /// The number of a removed member is given to a new one.
     Join,
@@ -128,8 +128,8 @@ impl Machine {
         }
     }
 
-    /// Two members, and a later one that gets the number of the second. That one has decided to remove the first,
-    /// and is stopped before it has written anything.
+    /// Creates two members, and a later one that gets the number of the second. The second has decided to remove the
+    /// first, and is stopped before it has written anything.
     pub fn with_successor(stops: u8, looks: u64) -> Self {
         let mut machine = Self::new(3, stops, looks);
         let [first, second, later] = &mut machine.members[..] else {
@@ -171,7 +171,7 @@ impl Machine {
         (later.absent, later.missed, later.lapsed) = (false, 0, false);
     }
 
-    /// A member that runs notices its fence word before anything else.
+    /// A running member checks its fence word before anything else.
     fn notices(&mut self, me: usize) -> bool {
         if self.members[me].fenced {
             self.end(me);
@@ -262,7 +262,7 @@ impl Machine {
             for node in &nodes {
                 let number = self.members[me].number;
                 for other in (0..self.members.len()).filter(|other| *other != me && other != node) {
-                    // A later bearer of this member's number does not know of it.
+                    // A later bearer of this member's number does not know of the removed node.
                     if self.members[other].number != number {
                         self.members[other].mail.push(*node);
                     }
@@ -282,8 +282,8 @@ impl Machine {
         self.members[me].watch.remove(id(node));
     }
 
-    /// Whether a member that runs still waits for one that is stopped for longer than that may take: a lease,
-    /// and another one if the first to decide was stopped then.
+    /// Whether a running member waits for a stopped one for longer than permitted: a lease,
+    /// and another one if the first to decide was stopped meanwhile.
     fn waits(&self) -> bool {
         let waits = |me: usize| {
             let stopped = |node: usize| self.members[node].stopped && !self.members[me].gone[node];
@@ -292,7 +292,7 @@ impl Machine {
         self.steady > LOOKS && !self.is_any_busy() && (0..self.members.len()).any(waits)
     }
 
-    /// Whether a member that runs has something to do besides looking.
+    /// Whether a running member has steps to take besides checks.
     fn is_any_busy(&self) -> bool {
         let busy =
             |member: &WatchedMember| member.doing != Doing::Nothing || !member.mail.is_empty();
@@ -321,7 +321,7 @@ impl Model for Machine {
 
     fn enabled(&self) -> Vec<WatchAction> {
         let mut actions = Vec::new();
-        // Steps take no time compared with checks, except those of members stopped within them.
+        // Steps take no time compared with checks, unless their member is stopped.
         actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(WatchAction::Look));
         actions.extend(self.can_join().then_some(WatchAction::Join));
         for me in 0..self.members.len() {
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// The model finds the failure that checking the fence word before writing a word of a pair prevents.
+    /// A member that does not check its fence word before it writes the word of a pair makes the model fail.
     #[test]
     fn removed_member_that_writes_the_word_of_its_successor_is_found() {
         let model = Machine { unchecked: true, ..Machine::with_successor(1, 12) };
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(failure.violation.0, "no member is left", "{}", failure.transcript);
     }
 
-    /// The model can see what the words of pairs are for.
+    /// Members without words of pairs make the model fail.
     #[test]
     fn members_that_remove_each_other_without_a_word_are_found() {
         let model = Machine { no_pairs: true, ..Machine::new(2, 2, 12) };

@@ -1,27 +1,27 @@
-//! A fabric that writes down every request that its ports post, and counts what arrives there.
+//! A fabric that records every request that its ports post, and counts arrivals.
 
 use farside_base::{Completion, CompletionKind, Receive, Work};
 use farside_fabric::{Fabric, FabricError, Parts, Port, PortSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A request that was posted.
+/// A posted request.
 #[derive(Clone, Debug)]
 pub(crate) struct Posted {
     pub(crate) kind: CompletionKind,
     pub(crate) bytes: u64,
     /// Offset and bytes of its local slices.
     pub(crate) slices: Vec<(u64, u32)>,
-    /// Where it goes in the peer's region.
+    /// Offset in the peer's region.
     pub(crate) to: Option<u64>,
 }
 
-/// What was written down.
+/// Recorded requests and receives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) posted: Vec<Posted>,
-    /// Receives that were posted.
+    /// Number of posted receives.
     pub(crate) receives: usize,
-    /// Receives that took something.
+    /// Number of consumed receives.
     pub(crate) arrived: usize,
 }
 
@@ -37,7 +37,7 @@ impl RecordingFabric {
         Self { inner, record: Arc::default() }
     }
 
-    /// What was written down since the last call.
+    /// Returns and resets the record.
     pub(crate) fn take(&self) -> Record {
         std::mem::take(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }

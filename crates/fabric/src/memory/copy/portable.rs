@@ -4,17 +4,17 @@
 //! | --- | --- | --- |
 //! | the copies | load and store exactly the bytes that their callers guarantee | as [`super`] says |
 
-use super::Word;
+use super::word::Word;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// No such hint here.
-pub(in crate::memory) fn expect_read(_at: *const u8) {}
+pub(crate) fn expect_read(_at: *const u8) {}
 
 /// No such hint here.
-pub(in crate::memory) fn expect_write(_at: *const u8) {}
+pub(crate) fn expect_write(_at: *const u8) {}
 
 /// No such hint here.
-pub(in crate::memory) fn expect_read_elsewhere(_at: *const u8) {}
+pub(crate) fn expect_read_elsewhere(_at: *const u8) {}
 
 /// Two words of 8 bytes.
 #[derive(Clone, Copy)]

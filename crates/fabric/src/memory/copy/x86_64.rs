@@ -5,7 +5,7 @@
 //! | the copies | load and store exactly the bytes that their callers guarantee | as [`super`] says |
 //! | everything else here | hints, which change no memory | always |
 
-use super::{ArenaMemory, Private, Word};
+use super::word::{ArenaMemory, Private, Word, copy_twice};
 use std::arch::{asm, is_x86_feature_detected};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -255,7 +255,7 @@ pub(super) unsafe fn copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
         } else {
             // Stores that cross cache lines cost most, so the loop starts where none does.
             let skip = to.addr().wrapping_neg() & 31;
-            super::copy_twice::<ArenaMemory, Private, Sixteen>(from, to, 32);
+            copy_twice::<ArenaMemory, Private, Sixteen>(from, to, 32);
             copy_avx_loop(from.add(skip), to.add(skip), bytes - skip);
         }
     }
@@ -365,7 +365,7 @@ unsafe fn copy_many_lines(from: *const u8, to: *mut u8, bytes: usize) {
 
 /// Brings the line at `at` here to be read.
 #[inline(always)]
-pub(in crate::memory) fn expect_read(at: *const u8) {
+pub(crate) fn expect_read(at: *const u8) {
     // SAFETY: a hint, which changes no memory and never faults.
     unsafe {
         asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));
@@ -374,7 +374,7 @@ pub(in crate::memory) fn expect_read(at: *const u8) {
 
 /// Brings the line at `at` here to be written. A processor that knows no such hint does nothing.
 #[inline(always)]
-pub(in crate::memory) fn expect_write(at: *const u8) {
+pub(crate) fn expect_write(at: *const u8) {
     // SAFETY: a hint, which changes no memory and never faults.
     unsafe {
         asm!("prefetchw byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));
@@ -384,7 +384,7 @@ pub(in crate::memory) fn expect_write(at: *const u8) {
 /// Moves the line at `at` to where other processors find it sooner. A processor that knows no
 /// such hint does nothing.
 #[inline(always)]
-pub(in crate::memory) fn expect_read_elsewhere(at: *const u8) {
+pub(crate) fn expect_read_elsewhere(at: *const u8) {
     // SAFETY: a hint, which changes no memory and never faults.
     unsafe {
         asm!("cldemote byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));

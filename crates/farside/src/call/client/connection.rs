@@ -5,15 +5,13 @@
 
 use super::options::CallerOptions;
 use super::outcome::refusal_error;
-use crate::call::transport::backoff::Backoff;
 use crate::call::transport::handshake::{
     Purpose, SessionHello, SessionRefusal, TENANT_BYTES_MAX, Welcome,
 };
-use crate::call::transport::message_port::{
-    BACKLOG_NAP, CallLinkEvent, MessagePort, MessagePortSizes,
-};
+use crate::call::transport::message_port::{CallLinkEvent, MessagePort, MessagePortSizes};
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
+use farside_base::waiting::{BACKLOG_INTERVAL, Backoff};
 use farside_base::{Access, LinkId, RegionToken};
 use farside_protocol::call::{Invocation, SLOTS_MAX, SessionId};
 use std::hash::{BuildHasher, RandomState};
@@ -105,7 +103,7 @@ impl CallerConnection {
             link: SessionLink::Closed(ErrorCode::PeerLost.into()),
             is_open: false,
             lost_ns: None,
-            backoff: Backoff::default(),
+            backoff: Backoff::REDIALS,
             outputs,
             message_bytes: 0,
             regions: Vec::new(),
@@ -199,7 +197,7 @@ impl CallerConnection {
             return self.close(Error::with(ErrorCode::PeerLost, text));
         }
         self.link = SessionLink::Connected(link);
-        (self.lost_ns, self.backoff) = (None, Backoff::default());
+        (self.lost_ns, self.backoff) = (None, Backoff::REDIALS);
         self.message_bytes =
             welcome.message_bytes.min(self.options.parameter_bytes_max + Invocation::BYTES_MAX);
         self.regions = welcome.regions;
@@ -252,7 +250,7 @@ impl CallerConnection {
 
     fn redial_later(&mut self) {
         let now_ns = self.messages.time_ns();
-        let delay_ns = self.backoff.next_delay_ns();
+        let delay_ns = self.backoff.next_ns();
         self.lost_ns.get_or_insert(now_ns);
         self.link = SessionLink::Disconnected { redial_ns: now_ns.saturating_add(delay_ns) };
     }
@@ -288,7 +286,7 @@ impl CallerConnection {
             SessionLink::Disconnected { redial_ns } => {
                 Some(Duration::from_nanos(redial_ns.saturating_sub(self.messages.time_ns())))
             }
-            _ => self.messages.has_backlog().then_some(BACKLOG_NAP),
+            _ => self.messages.has_backlog().then_some(BACKLOG_INTERVAL),
         }
     }
 }

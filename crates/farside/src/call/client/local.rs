@@ -10,7 +10,7 @@ use crate::call::executor::{Executor, SliceOutcome};
 use crate::call::memory::global::GlobalMemory;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::memory::remote::BLOCK_BYTES;
-use crate::patience::Patience;
+use crate::event_wait::EventWait;
 use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
 use farside_base::{Access, CompletionStatus};
@@ -239,21 +239,21 @@ impl LocalRunner {
     pub(super) fn wait(
         &mut self,
         caller: &mut CallerConnection,
-        patience: &mut Patience,
+        wait: &mut EventWait,
     ) -> Result<(), Error> {
         let nap = caller.nap();
         let Some(local) = &mut self.executor else {
-            return patience.wait_for_event(caller.messages.port(), nap);
+            return wait.wait_for_event(caller.messages.port(), nap);
         };
         if local.executor.has_blocked() {
-            return patience.wait();
+            return wait.wait();
         }
         let deadline = (local.deadline_ns < u64::MAX).then(|| {
             Duration::from_nanos(local.deadline_ns.saturating_sub(caller.messages.time_ns()))
         });
         let nap = nap.into_iter().chain(deadline).min();
         let port = caller.messages.port();
-        local.executor.wait(patience, |patience| patience.wait_for_event(port, nap))
+        local.executor.wait(wait, |wait| wait.wait_for_event(port, nap))
     }
 }
 

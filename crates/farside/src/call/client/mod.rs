@@ -16,10 +16,11 @@ pub use placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
 
 use super::transport::message_port::{MessagePort, PortEvent};
 use super::transport::program_list::Program;
-use crate::patience::{Patience, Spins};
+use crate::event_wait::EventWait;
 use crate::{Error, ErrorCode, Node};
 use connection::{CallerConnection, SessionChange, SessionLink};
 use farside_base::Access;
+use farside_base::waiting::SPIN_ENGINE_POLLS;
 use farside_fabric::Fabric;
 use local::LocalRunner;
 use std::sync::Arc;
@@ -54,8 +55,6 @@ pub struct Caller {
     local: LocalRunner,
     /// The object being registered.
     upload: Option<Upload>,
-    /// Spin budget of waits for answers.
-    spins: Spins,
 }
 
 impl std::fmt::Debug for Caller {
@@ -78,13 +77,13 @@ impl Caller {
         options: &CallerOptions,
     ) -> Result<Self, Error> {
         let mut caller = Self::begin(fabric, name, options)?;
-        let mut patience = Patience::of_turns(options.timeout);
+        let mut wait = EventWait::new(options.timeout, SPIN_ENGINE_POLLS);
         loop {
             caller.turn()?;
             if caller.is_connected() {
                 return Ok(caller);
             }
-            caller.wait_for_event(&mut patience)?;
+            caller.wait_for_event(&mut wait)?;
         }
     }
 
@@ -103,7 +102,6 @@ impl Caller {
             calls: OutstandingCalls::new(usize::from(options.slots)),
             local: LocalRunner::new(),
             upload: None,
-            spins: Spins::FIRST,
         })
     }
 
@@ -147,13 +145,13 @@ impl Caller {
     /// `NoProgram`; `PeerLost`; `TimedOut`, in which case the executor unregisters it when it receives the request.
     pub fn unregister(&mut self, program: &Program) -> Result<(), Error> {
         let until = Instant::now() + self.connection.options.timeout;
-        let mut patience = Patience::of_turns(self.connection.options.timeout);
+        let mut wait = EventWait::new(self.connection.options.timeout, SPIN_ENGINE_POLLS);
         let ticket = loop {
             self.turn()?;
             if let Some(ticket) = self.calls.unregister(&mut self.connection, program.number)? {
                 break ticket;
             }
-            self.wait_for_event(&mut patience)?;
+            self.wait_for_event(&mut wait)?;
         };
         let left = until.saturating_duration_since(Instant::now());
         if let Err(error) = self.wait(ticket, left) {
@@ -177,7 +175,7 @@ impl Caller {
         options: CallOptions,
     ) -> Result<CallAnswer, Error> {
         let timeout = options.timeout.unwrap_or(self.connection.options.timeout);
-        let mut patience = Patience::of_turns(timeout);
+        let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
             if let Some(ticket) = self.invoke(program, parameters, options)? {
                 let end = self.wait(ticket, timeout);
@@ -190,7 +188,7 @@ impl Caller {
             let room = self.calls.room();
             self.turn()?;
             if self.calls.room() == room {
-                self.wait_for_event(&mut patience)?;
+                self.wait_for_event(&mut wait)?;
             }
         }
     }
@@ -282,15 +280,14 @@ impl Caller {
     /// How it ended, `DeadlinePassed` if [`CallOptions::deadline`] passed; `TimedOut` if it has not ended; it may
     /// end later.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<CallAnswer, Error> {
-        let mut patience = Patience::of_answer(timeout, self.spins);
+        let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
             // An error of the session is also the outcome of its calls.
             let _ = self.turn();
             if let Some(end) = self.poll(ticket) {
-                self.spins = self.spins.after(&patience);
                 return end;
             }
-            self.wait_for_event(&mut patience)?;
+            self.wait_for_event(&mut wait)?;
         }
     }
 
@@ -304,15 +301,14 @@ impl Caller {
         &mut self,
         timeout: Duration,
     ) -> Result<(Ticket, Result<CallAnswer, Error>), Error> {
-        let mut patience = Patience::of_answer(timeout, self.spins);
+        let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
             let turned = self.turn();
             if let Some(ended) = self.poll_any() {
-                self.spins = self.spins.after(&patience);
                 return Ok(ended);
             }
             turned?;
-            self.wait_for_event(&mut patience)?;
+            self.wait_for_event(&mut wait)?;
         }
     }
 
@@ -323,11 +319,11 @@ impl Caller {
         self.local.stop(ticket);
     }
 
-    fn wait_for_event(&mut self, patience: &mut Patience) -> Result<(), Error> {
+    fn wait_for_event(&mut self, wait: &mut EventWait) -> Result<(), Error> {
         if self.is_ready() {
             return Ok(());
         }
-        self.local.wait(&mut self.connection, patience)
+        self.local.wait(&mut self.connection, wait)
     }
 
     /// Whether a local run could continue at the next poll. A program that polls a caller on its events polls it

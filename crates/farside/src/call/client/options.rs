@@ -1,9 +1,18 @@
 //! Options of callers and of single calls.
 
+use crate::setters::setters;
 use std::time::Duration;
 
 /// Options for a [`Caller`](crate::call::Caller). Start from [`CallerOptions::default`].
+///
+/// ```
+/// use farside::call::CallerOptions;
+///
+/// let options = CallerOptions::default().slots(8).tenant("analytics".into());
+/// assert_eq!((options.slots, options.tenant.as_str()), (8, "analytics"));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CallerOptions {
     /// Maximum number of calls in progress at once, at most 256; an executor may allow fewer.
     pub slots: u16,
@@ -19,6 +28,15 @@ pub struct CallerOptions {
     /// fabric's lease, which is zero on fabrics without disconnections.
     pub patience: Option<Duration>,
 }
+
+setters!(CallerOptions {
+    slots: u16,
+    parameter_bytes_max: u32,
+    output_bytes_max: u32,
+    tenant: String,
+    timeout: Duration,
+    patience: Option<Duration>,
+});
 
 impl Default for CallerOptions {
     fn default() -> Self {

@@ -1,9 +1,8 @@
 //! A client with several places: each call runs at the place with the least expected cost, or at its state.
 
 use super::{CallAnswer, CallOptions, Caller, Site, Ticket};
-use crate::call::scheduling::placement_policy::{
-    Choice, LearningOptions, PlaceModel, Placement, Prices,
-};
+use crate::call::scheduling::place_model::{PlaceModel, Prices};
+use crate::call::scheduling::placement_policy::{Choice, LearningOptions, Placement};
 use crate::call::transport::program_list::Program;
 use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;

@@ -4,8 +4,9 @@ use super::connection::CallerConnection;
 use super::window::OutstandingCalls;
 use super::{Caller, Ticket};
 use crate::call::transport::program_list::{self, Program};
-use crate::patience::Patience;
+use crate::event_wait::EventWait;
 use crate::{Error, ErrorCode};
+use farside_base::waiting::SPIN_WORK_POLLS;
 use farside_protocol::call::{Part, Verb};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,10 +36,10 @@ impl Caller {
     /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `ExecutorLacks` for a helper that the executor does not have;
     /// `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
-        let mut patience = Patience::of_work(self.connection.options.timeout);
+        let mut wait = EventWait::new(self.connection.options.timeout, SPIN_WORK_POLLS);
         while !self.begin_register(object)? {
             self.turn()?;
-            self.wait_for_event(&mut patience)?;
+            self.wait_for_event(&mut wait)?;
         }
         loop {
             // An error that ends the session is also the end of the registration.
@@ -46,7 +47,7 @@ impl Caller {
             if let Some(programs) = self.registered() {
                 return programs;
             }
-            self.wait_for_event(&mut patience)?;
+            self.wait_for_event(&mut wait)?;
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::call::memory::global::{self, GlobalMemory, MissSession};
 use crate::call::memory::perform;
-use crate::patience::Patience;
+use crate::event_wait::EventWait;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
 use farside_rmc::helpers::status;
@@ -42,17 +42,17 @@ impl Executor {
     /// Waits with `wait` for an event of the port, or until an operation of the global memory completes.
     pub(crate) fn wait(
         &mut self,
-        patience: &mut Patience,
-        wait: impl FnOnce(&mut Patience) -> Result<(), Error>,
+        event_wait: &mut EventWait,
+        wait: impl FnOnce(&mut EventWait) -> Result<(), Error>,
     ) -> Result<(), Error> {
         match self
             .resources
             .global
             .as_mut()
-            .filter(|global| patience.sleeps_next() && global.is_awaited())
+            .filter(|global| event_wait.parks_next() && global.is_awaited())
         {
-            Some(global) => global.sleep(|| wait(patience)),
-            None => wait(patience),
+            Some(global) => global.sleep(|| wait(event_wait)),
+            None => wait(event_wait),
         }
     }
 

@@ -6,8 +6,8 @@
 //! session's completion bit and wakes the executor if it sleeps.
 
 use super::{HelperMemory, HelperResult, perform};
-use crate::memory::{Access, AccessKind};
-use crate::operation::OperationKind;
+use crate::operation::{OperationKind, WordOperation};
+use crate::session::{Access, AccessKind};
 use crate::{Error, ErrorCode, GlobalAddress, Node, Session};
 use farside_fabric::Waiter;
 use farside_rmc::helpers::{Call, status};
@@ -79,6 +79,11 @@ impl MissSession {
         Ok(None)
     }
 
+    fn change(&mut self, change: WordOperation, at: GlobalAddress) -> Result<Option<u64>, Error> {
+        self.set_bytes(&[], 8);
+        self.begin(AccessKind::Ordered(OperationKind::Word(change)), at)
+    }
+
     /// Sets the bytes of the next access: these, and zeros up to a length.
     fn set_bytes(&mut self, bytes: &[u8], length: usize) {
         self.bytes.clear();
@@ -107,7 +112,13 @@ impl MissSession {
 
     /// Whether all writes of its call are visible to others; wakes the call later otherwise.
     pub(crate) fn poll_fence(&mut self) -> Option<Result<(), Error>> {
-        self.session.poll_fence(&self.waker)
+        if !self.access.as_ref().is_some_and(Access::is_fence) {
+            self.session.clean_up(); // a call that was stopped has abandoned its access
+            self.access = Some(Access::FENCE);
+        }
+        let end = self.session.poll(self.access.as_mut()?, &mut [], &self.waker)?;
+        self.access = None;
+        Some(end.map(drop))
     }
 
     /// Whether the call no longer needs the session.
@@ -136,13 +147,11 @@ impl HelperMemory for MissSession {
     }
 
     fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
-        self.set_bytes(&[], 8);
-        self.begin(AccessKind::Word(OperationKind::CompareSwap(expected, new)), at)
+        self.change(WordOperation::CompareSwap(expected, new), at)
     }
 
     fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
-        self.set_bytes(&[], 8);
-        self.begin(AccessKind::Word(OperationKind::FetchAdd(add)), at)
+        self.change(WordOperation::FetchAdd(add), at)
     }
 
     fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> HelperResult<Self> {
@@ -182,12 +191,12 @@ impl HelperMemory for GlobalHits<'_> {
 
     #[inline]
     fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, OperationKind::CompareSwap(expected, new)))
+        Ok(self.0.word_hit(at, WordOperation::CompareSwap(expected, new)))
     }
 
     #[inline]
     fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, OperationKind::FetchAdd(add)))
+        Ok(self.0.word_hit(at, WordOperation::FetchAdd(add)))
     }
 
     #[inline]

@@ -24,11 +24,12 @@ use super::executor::{CallEnd, Executor, SliceOutcome};
 use super::memory::global::GlobalMemory;
 use super::memory::regions::LentRegions;
 use super::memory::remote::BLOCK_BYTES;
-use super::transport::message_port::{BACKLOG_NAP, MessagePort, MessagePortSizes, PortEvent};
-use crate::patience::Patience;
+use super::transport::message_port::{MessagePort, MessagePortSizes, PortEvent};
+use crate::event_wait::EventWait;
 use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
 use farside_base::Access;
+use farside_base::waiting::{BACKLOG_INTERVAL, SERVE_PARK_MAX, SPIN_ENGINE_POLLS};
 use farside_protocol::call::{
     CallId, Effect, Header, Invocation, Refused, Reply, RuntimeAction, Server, Session, Settings,
     Turn,
@@ -54,8 +55,6 @@ const QUIET_NS: u64 = 1_000_000;
 const POLL_EVENTS: usize = 256;
 /// Least time charged for a slice, as the clock may be coarser.
 const SLICE_NS_MIN: u64 = 50;
-/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notices its stop flag.
-const NAP: Duration = Duration::from_millis(50);
 /// Maximum number of accesses to remote memory in flight.
 const BLOCKS: u64 = 64;
 
@@ -514,30 +513,30 @@ impl CallServer {
     ///
     /// *Blocks.*
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
-        let mut patience = Patience::of_turns(NAP);
+        let mut wait = EventWait::new(SERVE_PARK_MAX, SPIN_ENGINE_POLLS);
         while goes_on(self) {
-            if self.poll_once(patience.asks_clock()) {
-                patience = Patience::of_turns(NAP);
+            if self.poll_once(wait.reads_clock()) {
+                wait = EventWait::new(SERVE_PARK_MAX, SPIN_ENGINE_POLLS);
                 continue;
             }
             // A watched word changes without an event, and deadlines pass without one.
             let has_blocked = self.executor.has_blocked();
-            let nap = if patience.sleeps_next() { self.nap() } else { NAP };
+            let nap = if wait.parks_next() { self.nap() } else { SERVE_PARK_MAX };
             let waited = match has_blocked {
-                true if patience.naps_next()
+                true if wait.parks_next()
                     && self.executor.poll_all_blocked(self.links.messages.time_ns()) =>
                 {
                     Ok(())
                 }
-                true => patience.wait(),
+                true => wait.wait(),
                 false => {
                     let port = self.links.messages.port();
-                    let wait = |patience: &mut Patience| patience.wait_for_event(port, Some(nap));
-                    self.executor.wait(&mut patience, wait)
+                    let sleep = |wait: &mut EventWait| wait.wait_for_event(port, Some(nap));
+                    self.executor.wait(&mut wait, sleep)
                 }
             };
             if waited.is_err() {
-                patience = Patience::of_turns(NAP);
+                wait = EventWait::new(SERVE_PARK_MAX, SPIN_ENGINE_POLLS);
             }
         }
     }
@@ -548,7 +547,8 @@ impl CallServer {
         let redial_ns = self.upstream.as_ref().and_then(Upstream::redial_ns);
         let at_ns = self.machine.wakes_at_ns().into_iter().chain(redial_ns).min();
         let at_ns = at_ns.unwrap_or(u64::MAX);
-        let most = if self.links.messages.has_backlog() { BACKLOG_NAP } else { NAP };
+        let most =
+            if self.links.messages.has_backlog() { BACKLOG_INTERVAL } else { SERVE_PARK_MAX };
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 }

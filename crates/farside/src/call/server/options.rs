@@ -1,5 +1,6 @@
 //! Options of an executor.
 
+use crate::setters::setters;
 use farside_protocol::call::Quota;
 use farside_rmc::Limits;
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 /// *Cost.* Memory for `sessions` times `slots` calls: the parameters (`limits.context_bytes_max`), the output
 /// and a reply of each.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ServerOptions {
     /// Maximum number of callers at once.
     pub sessions: u32,
@@ -41,6 +43,21 @@ pub struct ServerOptions {
     /// next upload.
     pub upload_timeout: Duration,
 }
+
+setters!(ServerOptions {
+    sessions: u32,
+    slots: u16,
+    output_bytes_max: u32,
+    limits: Limits,
+    grace: Option<Duration>,
+    quantum_ns: u64,
+    quota: Quota,
+    tenants: BTreeMap<String, Quota>,
+    registrations: u32,
+    verifications: u32,
+    registering_bytes_max: u64,
+    upload_timeout: Duration,
+});
 
 impl Default for ServerOptions {
     fn default() -> Self {

@@ -101,7 +101,7 @@ mod tests {
         let callers = |sessions, tenants: u32| {
             let named = (0..tenants).map(|number| (number.to_string(), Quota::DEFAULT));
             let tenants = named.collect();
-            callers_max(&ServerOptions { sessions, tenants, ..ServerOptions::default() })
+            callers_max(&ServerOptions::default().sessions(sessions).tenants(tenants))
         };
         assert_eq!((callers(64, 0), callers(1, 0)), (64, 1));
         assert_eq!((callers(64, 1), callers(64, 30), callers(64, 63)), (48, 34, 1));

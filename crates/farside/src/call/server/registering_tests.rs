@@ -98,11 +98,8 @@ fn cancelled_registration_releases_its_bytes() {
 #[test]
 fn stalled_upload_is_dropped_after_its_timeout() {
     for (upload_timeout, left) in [(Duration::ZERO, 90), (Duration::MAX, 80)] {
-        let options = ServerOptions {
-            registering_bytes_max: 100,
-            upload_timeout,
-            ..ServerOptions::default()
-        };
+        let options =
+            ServerOptions::default().registering_bytes_max(100).upload_timeout(upload_timeout);
         let mut executor = Executor::new(options);
         assert_eq!(executor.part((0, 0), (80, 0), b"r0 = 1"), (80, 0, 0));
         assert_eq!(executor.part((1, 0), (90, 0), b"r0 = 1"), (left, 0, 0));

@@ -1,8 +1,8 @@
 //! The executor that hosts the memory of an executor without local memory.
 
-use crate::call::transport::backoff::Backoff;
 use crate::call::transport::handshake::{Purpose, SessionHello};
 use farside_base::LinkId;
+use farside_base::waiting::Backoff;
 use farside_protocol::call::SessionId;
 
 /// The executor that hosts the memory, and the state of the connection to it.
@@ -33,7 +33,7 @@ impl Upstream {
             name: name.to_owned(),
             state: UpstreamLink::Disconnected { redial_ns: 0 },
             was_connected: false,
-            backoff: Backoff::default(),
+            backoff: Backoff::REDIALS,
             trouble: None,
         }
     }
@@ -56,7 +56,7 @@ impl Upstream {
 
     /// Records that its memory was imported.
     pub(super) fn connected(&mut self) {
-        (self.was_connected, self.trouble, self.backoff) = (true, None, Backoff::default());
+        (self.was_connected, self.trouble, self.backoff) = (true, None, Backoff::REDIALS);
     }
 
     /// Records that the connection was lost or not made; retried only if it was connected before.
@@ -64,7 +64,7 @@ impl Upstream {
         self.trouble = Some(why);
         self.state = match self.was_connected {
             true => UpstreamLink::Disconnected {
-                redial_ns: now_ns.saturating_add(self.backoff.next_delay_ns()),
+                redial_ns: now_ns.saturating_add(self.backoff.next_ns()),
             },
             false => UpstreamLink::Closed,
         };

@@ -13,7 +13,6 @@ use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Stop, Waiter};
 use farside_protocol::call::Header;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Most messages posted with one doorbell; each may need two work requests.
 const BATCH: usize = 16;
@@ -21,8 +20,6 @@ const BATCH: usize = 16;
 const COMPLETIONS: usize = 64;
 /// Messages up to this length are sent inline, if the fabric allows it.
 const INLINE_BYTES: usize = 64;
-/// Longest sleep while messages wait for space in the port, which no event announces.
-pub(crate) const BACKLOG_NAP: Duration = Duration::from_micros(200);
 
 /// Kinds of work request ids: receives carry their slot, requests of an executor their block.
 const RECEIVES: u64 = 1 << 62;

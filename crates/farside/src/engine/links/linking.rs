@@ -5,8 +5,8 @@ use super::regions::{PeerLink, PeerWords};
 use super::{Import, LineWrite, Links};
 use crate::canary::{self, NodeMutant};
 use farside_base::{Incarnation, LineAddress, LinkId, MemoryId, NodeId};
-use farside_protocol::channel::Messenger;
 use farside_protocol::member::Outlives;
+use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::Violation;
 use std::sync::atomic::Ordering;
 

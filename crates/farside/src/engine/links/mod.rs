@@ -19,8 +19,8 @@ use farside_fabric::{
     Fabric, FabricError, LinkEvent, Loss, NotReached, Port, PortSpec, Posted, SharedWord, Stop,
     Waiter,
 };
-use farside_protocol::channel::{Messenger, Underway, WriteKey};
 use farside_protocol::member::{HelloAnswer, HelloError, HelloRequest, MemberMessage, RequestId};
+use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use regions::{PeerLink, register};
 use std::sync::Arc;
@@ -139,7 +139,7 @@ pub(crate) struct Links {
     /// Messages over links that are not known to be up yet.
     early: Vec<(LinkId, [u8; MESSAGE])>,
     /// WRITEs of lines to peers in progress, each posted before the message that announces it.
-    placements: Underway<LineWrite>,
+    placements: WritesInFlight<LineWrite>,
     credits_per_class: u32,
     /// Whether broken links may reconnect.
     resumes: bool,
@@ -191,7 +191,7 @@ impl Links {
             events: Vec::new(),
             events_at: 0,
             early: Vec::new(),
-            placements: Underway::new(),
+            placements: WritesInFlight::new(),
             credits_per_class: limits.credits_per_class,
             resumes: fabric.host().is_some(),
             armed: false,

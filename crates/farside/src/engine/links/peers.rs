@@ -2,7 +2,7 @@
 
 use super::regions::{PeerLink, PeerWords, Tokens};
 use farside_base::{ErrorCode, Incarnation, LinkId, MemoryId, NodeId, NodeSet};
-use farside_protocol::channel::Messenger;
+use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 use std::collections::BTreeSet;
 

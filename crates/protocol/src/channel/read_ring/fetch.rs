@@ -3,7 +3,7 @@
 use super::super::canary::ChannelMutant;
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name};
-use super::super::half::{Own, Peer, PeerRegions, own as reach};
+use super::super::half::{Checked, Own, Peer, PeerRegions, Step, WRONG_LENGTH, own as reach};
 use super::super::shape::Signal;
 use super::receiver::ReadRingReceiver;
 use super::{COPY, ReadRingForm, SIGNALS, WORD, sequence};
@@ -13,7 +13,7 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 /// The name of the READ in [`Flying`]; those of offers are smaller.
 pub(super) const FLYING: Name = Name(1 << 28);
 
-/// The READ in flight for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
+/// The READ in flight for `receive`, or for a bell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Flying {
     /// Of the detached head.
@@ -30,7 +30,7 @@ impl ReadRingReceiver {
     /// The highest position that the sender can have reached: it reuses only released space.
     #[inline]
     fn limit(&self) -> u64 {
-        self.stand.tail() + self.place.ring_bytes
+        self.position.tail() + self.place.ring_bytes
     }
 
     /// READs the bytes between two positions into the same positions here.
@@ -45,14 +45,15 @@ impl ReadRingReceiver {
         self.flying = Some(what);
         let offset = self.place.offset(self.here) + (from - self.here);
         let bytes = (to - from) as u32;
-        let into = LocalSlice { region: self.regions.buffer, offset, bytes };
+        let into = LocalSlice { region: self.position.inbound.regions.buffer, offset, bytes };
         effects.read(Peer::ONLY, FLYING, into, RemoteSlice { region: peer.buffer, offset });
     }
 
     /// READs the head.
     pub(super) fn read_head(&mut self, peer: &PeerRegions, effects: &mut Effects) {
         self.flying = Some(Flying::Head);
-        let into = LocalSlice { region: self.regions.bells, offset: COPY, bytes: 8 };
+        let into =
+            LocalSlice { region: self.position.inbound.regions.bells, offset: COPY, bytes: 8 };
         let from = self.bell.at(0, peer);
         effects.read(Peer::ONLY, FLYING, into, from);
     }
@@ -65,13 +66,10 @@ impl ReadRingReceiver {
     }
 
     /// Requests the next message, if no READ is in flight.
-    pub(super) fn ask<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(peer) = self.stand.ready(effects) else { return Ok(()) };
-        self.look(own)?;
+    pub(super) fn ask<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
+        let Some(peer) = self.position.ready(step.effects) else { return Ok(()) };
+        self.look(step.own)?;
+        let effects = &mut *step.effects;
         if self.flying.is_some() {
             return Ok(());
         }
@@ -113,7 +111,7 @@ impl ReadRingReceiver {
     }
 
     /// Polls the heads that the sender has written.
-    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         if self.form != ReadRingForm::Notify || self.signal != Signal::Word {
             return Ok(());
         }
@@ -129,7 +127,7 @@ impl ReadRingReceiver {
     }
 
     /// Notes the sender's new head.
-    pub(super) fn advance_to(&mut self, head: u64) -> Result<(), Violation> {
+    pub(super) fn advance_to(&mut self, head: u64) -> Checked {
         if head < self.head || head > self.limit() || !head.is_multiple_of(WORD) {
             return Err(Violation("a head out of range"));
         }
@@ -138,7 +136,7 @@ impl ReadRingReceiver {
     }
 
     /// Handles the completion of the READ in flight.
-    pub(super) fn landed<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    pub(super) fn landed<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         match self.flying.take() {
             None => Ok(()),
             Some(Flying::Head) => {
@@ -157,7 +155,7 @@ impl ReadRingReceiver {
         }
     }
 
-    fn bell_here<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn bell_here<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         let bell = reach(own.buffer.load_word(self.place.offset(self.here)))?;
         self.seen = self.rung(bell, self.here)?;
         if self.seen.is_some_and(|bytes| self.here + self.form.record(bytes) > self.limit()) {
@@ -168,7 +166,7 @@ impl ReadRingReceiver {
 
     /// The length in a bell, if it is set.
     #[inline]
-    pub(super) fn rung(&self, bell: u64, position: u64) -> Result<Option<u32>, Violation> {
+    pub(super) fn rung(&self, bell: u64, position: u64) -> Checked<Option<u32>> {
         let bytes = match (self.form, bell) {
             (_, 0) => return Ok(None),
             (ReadRingForm::Prefetched, _) if bell >> 24 != sequence(position) => {
@@ -179,12 +177,12 @@ impl ReadRingReceiver {
         };
         match u32::try_from(bytes) {
             Ok(bytes) if bytes <= self.message_bytes_max => Ok(Some(bytes)),
-            _ => Err(Violation("a length that no message has")),
+            _ => Err(WRONG_LENGTH),
         }
     }
 
     /// Walks over the complete records before a head.
-    fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
+    fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
         let (start, turn_end) = (self.here, self.place.turn_end(self.here));
         while self.here < end && self.here < turn_end {
             let offset = self.place.offset(start) + (self.here - start);
@@ -205,7 +203,7 @@ impl ReadRingReceiver {
     }
 
     /// Walks over the prefetched records, as far as their checksums match.
-    fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
+    fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
         let (start, turn_end) = (self.here, self.place.turn_end(self.here));
         while self.here + WORD <= end && self.here < turn_end {
             let first = self.here == start;
@@ -227,7 +225,7 @@ impl ReadRingReceiver {
             }
             let sum = reach(checksum(bell, own.buffer, offset + self.form.header(), bytes))?;
             let fits = sum == reach(own.buffer.load_word(offset + WORD))?;
-            if !fits && !self.canary.is(ChannelMutant::ChecksumUnchecked) {
+            if !fits && !self.position.inbound.canary.is(ChannelMutant::ChecksumUnchecked) {
                 // Everything stored before a bell that an earlier READ returned is present.
                 if first && self.wanted > 0 {
                     return Err(Violation("a message with a wrong checksum"));

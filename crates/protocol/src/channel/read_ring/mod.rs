@@ -33,7 +33,7 @@
 //! must match. A head, however it is announced, is stored or sent after all messages before it.
 //!
 //! *Sending* copies bytes into the ring; without a copy, the message is built in the memory that
-//! [`loan`](super::SendHalf::loan) returns. *Destinations* of the caller's choice: with inlined bells the length is
+//! [`loan`](super::Sender::loan) returns. *Destinations* of the caller's choice: with inlined bells the length is
 //! known first, by a READ of the bell alone; otherwise one READ fetches length and message, as much as the head
 //! permits, and the next offer waits for it. An offer fetches again what was fetched for `receive` and not taken.
 
@@ -48,8 +48,8 @@ use super::readers;
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
-pub use receiver::ReadRingReceiver;
-pub use sender::ReadRingSender;
+pub(super) use receiver::ReadRingReceiver;
+pub(super) use sender::ReadRingSender;
 
 const WORD: u64 = 8;
 /// The offset, at a reader, of the heads that its sender WRITEs. Before them is a copy of the head, or of the length
@@ -164,7 +164,7 @@ const fn receives_max(shape: &Shape) -> u32 {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     let form = ReadRingForm::of(kind, shape);
     let detached = matches!(form, ReadRingForm::Detached);
     let (bells, apart) = readers::plan_bells(shape, if detached { WORD } else { 0 });
@@ -174,7 +174,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let form = ReadRingForm::of(kind, shape);
     let notices = if matches!(form, ReadRingForm::Notify) { notices_max(shape) } else { 0 };
     let words = matches!(shape.signal, Signal::Word) && notices > 0;

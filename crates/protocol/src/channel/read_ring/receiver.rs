@@ -1,23 +1,22 @@
 //! A reader of a ring.
 
+#[cfg(canary)]
 use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name};
+use super::super::effects::Name;
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, own as reach,
+    Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
+    OwnRegions, Peer, PeerRegions, Received, Step, own as reach,
 };
+use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
-use super::super::stand::{START, Stand};
 use super::fetch::{FLYING, Flying};
-use super::{COPY, ReadRingForm, ReadRingOffsets, WORD, notices_max, receives_max};
+use super::{COPY, ReadRingForm, ReadRingOffsets, WORD, notices_max, plan_receiver};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of every receive.
-const NOTICE: Name = Name(0);
 /// The maximum number of open offers.
 const OFFERS_MAX: usize = 16;
 
@@ -58,8 +57,7 @@ pub struct ReadRingReceiver {
     pub(super) prefetch_bytes: u32,
     /// The location of the detached head at the sender.
     pub(super) bell: Bells,
-    pub(super) regions: OwnRegions,
-    pub(super) stand: Stand,
+    pub(super) position: ReaderPosition,
     /// The position of the next message to be received or offered.
     next: u64,
     /// Messages before this position have arrived.
@@ -76,16 +74,14 @@ pub struct ReadRingReceiver {
     pub(super) notices: u64,
     notices_since: u32,
     pub(super) notices_max: u32,
-    receives: u32,
     /// The newest head that arrived before the start was known.
     early: Option<u32>,
-    pub(super) canary: ChannelCanary,
 }
 
 impl ReadRingReceiver {
-    /// Creates a receiver without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = ReadRingForm::of(kind, shape);
+        let receives = plan_receiver(kind, shape).receives;
         Self {
             form,
             signal: shape.signal,
@@ -94,8 +90,7 @@ impl ReadRingReceiver {
             piece_bytes: u64::from(shape.piece_bytes),
             prefetch_bytes: shape.prefetch_bytes,
             bell: Bells::of(shape),
-            regions,
-            stand: Stand::new(shape, WORD, shape.ring_bytes, regions),
+            position: ReaderPosition::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
             here: 0,
             head: 0,
@@ -106,22 +101,8 @@ impl ReadRingReceiver {
             notices: 0,
             notices_since: 0,
             notices_max: notices_max(shape),
-            receives: receives_max(shape),
             early: None,
-            canary: ChannelCanary::default(),
         }
-    }
-
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
-    }
-
-    fn post(&self, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(Peer::ONLY, NOTICE, into);
     }
 
     pub(super) const fn noticed(&mut self) {
@@ -130,7 +111,7 @@ impl ReadRingReceiver {
     }
 
     /// Handles a head that arrived as a message, by its low bits.
-    fn told(&mut self, low: u32) -> Result<(), Violation> {
+    fn told(&mut self, low: u32) -> Checked {
         // Messages may overtake each other: a head below the known one is stale.
         let ahead = low.wrapping_sub((self.head / WORD) as u32);
         if ahead > u32::MAX / 2 {
@@ -139,12 +120,17 @@ impl ReadRingReceiver {
         self.advance_to(self.head + u64::from(ahead) * WORD)
     }
 
-    fn start(&mut self, start: u64) -> Result<(), Violation> {
+    fn start(&mut self, start: u64) -> Checked {
         (self.next, self.here, self.head) = (start, start, start);
         match self.early.take() {
             Some(low) => self.told(low),
             None => Ok(()),
         }
+    }
+
+    /// The index of an offer in this state.
+    fn offer_at(&self, held: HeldMessage, state: DeliveryState) -> Option<usize> {
+        self.offers.iter().position(|offer| offer.position == held.0 && offer.state == state)
     }
 
     /// The name of the READ of an offered message.
@@ -154,16 +140,11 @@ impl ReadRingReceiver {
 
     /// Releases a message, and acknowledges if the sender may wait for that: it has as many notices in flight as
     /// there are receives or words for them.
-    fn give_back<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        self.stand.release(held, own, effects)?;
-        if self.stand.tail() == self.head && self.notices_since >= self.notices_max.div_ceil(2) {
+    fn give_back<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
+        self.position.release(held, step)?;
+        if self.position.tail() == self.head && self.notices_since >= self.notices_max.div_ceil(2) {
             self.notices_since = 0;
-            self.stand.must(effects);
+            self.position.inbound.must(step.effects);
         }
         Ok(())
     }
@@ -172,10 +153,9 @@ impl ReadRingReceiver {
     fn offerable<M: Memory>(
         &mut self,
         to: &PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<(u64, u32)>, Violation> {
-        self.look(own)?;
+        step: &mut Step<'_, M>,
+    ) -> Checked<Option<(u64, u32)>> {
+        self.look(step.own)?;
         let open = self.offers.last().is_some_and(|fetch| !fetch.known);
         if self.flying.is_some() || open || self.offers.len() == OFFERS_MAX {
             return Ok(None);
@@ -189,14 +169,14 @@ impl ReadRingReceiver {
                 Ok(Some((self.next, most.min(u64::from(self.message_bytes_max)) as u32)))
             }
             ReadRingForm::Detached => {
-                self.read_head(to, effects);
+                self.read_head(to, step.effects);
                 Ok(None)
             }
             ReadRingForm::Notify => Ok(None),
             ReadRingForm::Inlined | ReadRingForm::Prefetched => match self.seen.take() {
                 Some(bytes) => Ok(Some((self.next, bytes))),
                 None => {
-                    self.read_bell(to, effects);
+                    self.read_bell(to, step.effects);
                     Ok(None)
                 }
             },
@@ -204,7 +184,7 @@ impl ReadRingReceiver {
     }
 
     /// Handles a message that has arrived at the caller's destination.
-    fn fetch_here<M: Memory>(&mut self, name: Name, own: Own<'_, M>) -> Result<(), Violation> {
+    fn fetch_here<M: Memory>(&mut self, name: Name, own: Own<'_, M>) -> Checked {
         let mine = |fetch: &Fetch| {
             fetch.state == DeliveryState::Reading && Self::name(fetch.position) == name
         };
@@ -220,7 +200,7 @@ impl ReadRingReceiver {
             if end > self.head {
                 return Err(Violation("a message beyond the head"));
             }
-            self.stand.hold(fetch.position, end)?;
+            self.position.hold(fetch.position, end)?;
             (fetch.bytes, fetch.known) = (bytes, true);
             (self.next, self.here) = (end, end);
         }
@@ -231,58 +211,47 @@ impl ReadRingReceiver {
     }
 }
 
-impl Half for ReadRingReceiver {
+impl ReceiveHalf for ReadRingReceiver {
+    fn inbound(&mut self) -> Option<&mut Inbound> {
+        Some(&mut self.position.inbound)
+    }
+
+    #[cfg(canary)]
+    fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        let inbound = &mut self.position.inbound;
+        inbound.canary = ChannelCanary::new(mutant);
+        if inbound.receives > 0 && inbound.canary.is(ChannelMutant::LateNoticeForgotten) {
+            inbound.receives = self.notices_max;
+        }
+        self
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
         regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.stand.connected(regions, effects);
-        if self.form == ReadRingForm::Notify && self.signal == Signal::Message {
-            let few = self.canary.is(ChannelMutant::LateNoticeForgotten);
-            for _ in 0..if few { self.notices_max } else { self.receives } {
-                self.post(effects);
-            }
-        }
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        self.position.connected(regions, step.effects);
         Ok(())
     }
 
-    fn lost(&mut self, _: Peer) {
-        self.stand.lost();
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
         match completed.name {
-            name if self.stand.completed(name, effects) => Ok(()),
-            START => match self.stand.started(own)? {
+            name if self.position.completed(name, step.effects) => Ok(()),
+            START => match self.position.started(step.own)? {
                 Some(start) => self.start(start),
                 None => Ok(()),
             },
-            FLYING => self.landed(own),
-            name => self.fetch_here(name, own),
+            FLYING => self.landed(step.own),
+            name => self.fetch_here(name, step.own),
         }
     }
 
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let told = self.form == ReadRingForm::Notify && self.signal == Signal::Message;
-        let Some(low) = arrival.immediate.filter(|_| told) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
+        let low = self.position.inbound.immediate(arrival, step.effects)?;
         self.noticed();
-        if self.stand.has_begun() {
+        if self.position.has_begun() {
             return self.told(low);
         }
         let newer = |early: u32| low.wrapping_sub(early) <= u32::MAX / 2;
@@ -291,72 +260,55 @@ impl Half for ReadRingReceiver {
         }
         Ok(())
     }
-}
 
-impl ReceiveHalf for ReadRingReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
         if self.offers.last().is_some_and(|fetch| !fetch.known) {
             return Ok(None);
         }
         if self.next == self.here {
-            self.ask(own, effects)?;
+            self.ask(step)?;
         }
         // Empty messages are present without a request.
         if self.next == self.here {
             return Ok(None);
         }
         let (position, offset) = (self.next, self.place.offset(self.next));
-        let bell = reach(own.buffer.load_word(offset))?;
+        let bell = reach(step.own.buffer.load_word(offset))?;
         let Some(bytes) = self.rung(bell, position)? else {
             return Err(Violation("a message without a bell"));
         };
         let end = position + self.form.record(bytes);
-        let held = self.stand.hold(position, end)?;
+        let held = self.position.hold(position, end)?;
         self.next = end;
         // After the last message the caller has not asked for more yet: a READ now would complete too early, and
         // delay the next one.
         if self.next < self.here || self.seen.is_some() || self.here < self.head {
-            self.ask(own, effects)?;
+            self.ask(step)?;
         }
         let content = Content::Buffer { offset: offset + self.form.header(), bytes };
         Ok(Some(Received { held, peer: Peer::ONLY, content }))
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        if let Some(at) = self.offers.iter().position(|fetch| fetch.position == held.0) {
-            let offered = |fetch: &Fetch| fetch.known && fetch.state == DeliveryState::Offered;
-            if !self.offers.get(at).is_some_and(offered) {
-                return Err(HalfRefusal::NoSuch("held message"));
-            }
-            self.offers.remove(at);
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
+        if self.offers.iter().any(|fetch| fetch.position == held.0) {
+            let at = self.offer_at(held, DeliveryState::Offered);
+            let known = |at: &usize| self.offers.get(*at).is_some_and(|fetch| fetch.known);
+            self.offers.remove(at.filter(known).ok_or(NOT_HELD)?);
         }
-        self.give_back(held, own, effects)
+        self.give_back(held, step)
     }
 
-    fn offer<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        let Some(to) = self.stand.ready(effects) else { return Ok(None) };
-        let Some((position, bytes)) = self.offerable(&to, own, effects)? else {
+    fn offer<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Offer>> {
+        let Some(to) = self.position.ready(step.effects) else { return Ok(None) };
+        let Some((position, bytes)) = self.offerable(&to, step)? else {
             return Ok(None);
         };
         let known = matches!(self.form, ReadRingForm::Inlined | ReadRingForm::Prefetched);
         if known {
             let end = position + self.form.record(bytes);
-            self.stand.hold(position, end)?;
+            self.position.hold(position, end)?;
             (self.next, self.here) = (end, end);
         }
         self.offers.push(Fetch { position, bytes, known, state: DeliveryState::Offered });
@@ -368,15 +320,11 @@ impl ReceiveHalf for ReadRingReceiver {
         &mut self,
         offer: HeldMessage,
         into: LocalSlice,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        let offered =
-            |fetch: &&mut Fetch| fetch.position == offer.0 && fetch.state == DeliveryState::Offered;
-        let Some(fetch) = self.offers.iter_mut().find(offered) else {
-            return Err(HalfRefusal::NoSuch("offer"));
-        };
-        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
+        step: &mut Step<'_, M>,
+    ) -> Accepted<()> {
+        let at = self.offer_at(offer, DeliveryState::Offered).ok_or(NO_OFFER)?;
+        let to = self.position.ready(step.effects).ok_or(HalfRefusal::Lost)?;
+        let fetch = self.offers.get_mut(at).ok_or(NO_OFFER)?;
         if into.bytes < fetch.bytes {
             return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
@@ -385,34 +333,21 @@ impl ReceiveHalf for ReadRingReceiver {
             return Ok(());
         }
         fetch.state = DeliveryState::Reading;
-        let offset = self.place.offset(fetch.position);
-        let header = LocalSlice { region: self.regions.bells, offset: COPY, bytes: WORD as u32 };
+        let (name, known) = (Self::name(fetch.position), fetch.known);
+        let offset = self.place.offset(fetch.position) + if known { self.form.header() } else { 0 };
+        let from = RemoteSlice { region: to.buffer, offset };
+        let header = if known { 0 } else { WORD as u32 };
+        let region = self.position.inbound.regions.bells;
+        let header = LocalSlice { region, offset: COPY, bytes: header };
         let into = LocalSlice { bytes: fetch.bytes, ..into };
-        let name = Self::name(fetch.position);
-        if fetch.known {
-            let from = RemoteSlice { region: to.buffer, offset: offset + self.form.header() };
-            effects.read(Peer::ONLY, name, into, from);
-        } else {
-            let from = RemoteSlice { region: to.buffer, offset };
-            effects.read_scatter(Peer::ONLY, name, &[header, into], from);
-        }
+        step.effects.read_scatter(Peer::ONLY, name, &[header, into], from);
         Ok(())
     }
 
-    fn fetched<M: Memory>(
-        &mut self,
-        offer: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Option<u32> {
-        let here = |fetch: &Fetch| fetch.position == offer.0 && fetch.state == DeliveryState::Here;
-        let at = self.offers.iter().position(here)?;
+    fn fetched<M: Memory>(&mut self, offer: HeldMessage, step: &mut Step<'_, M>) -> Option<u32> {
+        let at = self.offer_at(offer, DeliveryState::Here)?;
         let fetch = self.offers.remove(at);
-        self.give_back(offer, own, effects).ok()?;
+        self.give_back(offer, step).ok()?;
         Some(fetch.bytes)
-    }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        self.stand.acknowledge(effects);
     }
 }

@@ -2,9 +2,7 @@
 
 extern crate std;
 
-use super::super::half::{
-    Arrival, Content, Half, HalfRefusal, Payload, ReceiveHalf, Received, SendHalf,
-};
+use super::super::half::{Arrival, Content, Half as _, HalfRefusal, Payload, Received};
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};

@@ -1,5 +1,5 @@
-//! Mailboxes at the sender (001 §4.5): messages stay in the sender's memory until its readers READ them. All but the
-//! indirect channel serve up to `peers_max` readers from one memory.
+//! Mailboxes at the sender (001 §4.5): messages stay in the sender's memory until its readers, up to
+//! `peers_max`, READ them. (`indirect` has the channel of this family with mailboxes that the receiver names.)
 //!
 //! Message number `k`, counted from the sender's first, is in mailbox `k` modulo `slots`, so its number determines
 //! its mailbox. A mailbox is reused when every living reader has released its previous message. A reader keeps
@@ -21,53 +21,41 @@
 //! read-slot-notify       immediate: | length | slot |, or
 //!                        reader's bells:  [ 64 bytes | 64 bytes | bell 0 | bell 1 | ... ]
 //!   A notice by SEND, or by a WRITE of the bell; then READ of exactly the message.
-//!
-//! read-slot-indirect     sender's bells:  [ reader | place 0 | place 1 | ... ]
-//!                        reader's bells:  [ 64 bytes | 64 bytes | bell 0 | bell 1 | ... ]
-//!   place: | offset in the reader's buffer, 40 bits | number mod 2^24 - 1, + 1 |
-//!   The reader WRITEs a place (a destination), the sender WRITEs the message there: with its number as immediate
-//!   data, or followed by a WRITE of its bell.
 //! ```
 //!
 //! *Order of stores.* The sender stores a message, and then, as a release, its bell or notice: a READ of the message
 //! after a READ of its bell returns the complete message. A mailbox that is READ together with its bell also has a
 //! checksum (`checksum.rs` says why): if it does not match, the mailbox is READ again, and must match then. Nothing
-//! is assumed about the order of requests, except for the indirect channel with bells (`message_order`).
+//! is assumed about the order of requests.
 //!
 //! *Sending* copies bytes into the mailbox. Without a copy, the message is built in the memory that
-//! [`loan`](super::SendHalf::loan) returns, and sent as its slice; it is done when all readers have released it. The
-//! indirect channel sends from any memory, but only once a destination is known: until then it is full, and its round
-//! trip is counted from the reader's request.
+//! [`loan`](super::Sender::loan) returns, and sent as its slice; it is done when all readers have released it.
 
-mod forms;
-mod indirect_receiver;
-mod indirect_sender;
-mod mailbox_fetch;
-mod mailbox_receiver;
-mod mailbox_sender;
+mod fetch;
+mod receiver;
+mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::{Checked, WRONG_LENGTH};
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
 use crate::wire::Violation;
 use farside_base::Access;
 
-pub use forms::{ReadSlotReceiver, ReadSlotSender};
+pub(super) use receiver::ReadMailboxReceiver;
+pub(super) use sender::ReadMailboxSender;
 
-const WORD: u64 = 8;
+pub(super) const WORD: u64 = 8;
 /// The size in bytes of the bell and checksum before a message with an inlined bell.
 const INLINED: u64 = 16;
 /// The maximum number of bells, or full mailboxes, per READ; a line of a reader's bells.
-const BATCH: u64 = 8;
+pub(super) const BATCH: u64 = 8;
 /// The maximum number of messages that are READ, or requested, at a time.
-const IN_FLIGHT: usize = 16;
+pub(super) const IN_FLIGHT: usize = 16;
 /// The offset, at a reader, of the words that its sender WRITEs.
-const SIGNALS: u64 = READER_WORDS + BATCH * WORD;
-
-/// The offset at which the indirect sender's only receiver acknowledges: reader 0 of `readers.rs`.
-const PROGRESS: u64 = 8;
+pub(super) const SIGNALS: u64 = READER_WORDS + BATCH * WORD;
 
 /// The channel of this family, except the indirect one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,15 +85,15 @@ impl ReadSlotForm {
 
 /// The layout of mailboxes, at the sender and at its readers alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Boxes {
-    slots: u64,
-    step: u64,
-    header: u64,
-    message_bytes_max: u32,
+pub(super) struct Boxes {
+    pub(super) slots: u64,
+    pub(super) step: u64,
+    pub(super) header: u64,
+    pub(super) message_bytes_max: u32,
 }
 
 impl Boxes {
-    const fn new(header: u64, shape: &Shape) -> Self {
+    pub(super) const fn new(header: u64, shape: &Shape) -> Self {
         let bytes = header + shape.message_bytes_max as u64;
         Self {
             slots: shape.slots as u64,
@@ -116,35 +104,35 @@ impl Boxes {
     }
 
     #[inline]
-    const fn slot(self, number: u64) -> u64 {
+    pub(super) const fn slot(self, number: u64) -> u64 {
         number % self.slots
     }
 
     /// The first byte of a mailbox.
     #[inline]
-    const fn mailbox(self, number: u64) -> u64 {
+    pub(super) const fn mailbox(self, number: u64) -> u64 {
         self.slot(number) * self.step
     }
 
     /// The first byte of a message.
     #[inline]
-    const fn message(self, number: u64) -> u64 {
+    pub(super) const fn message(self, number: u64) -> u64 {
         self.mailbox(number) + self.header
     }
 
     /// The bytes of a mailbox that are in use.
-    const fn used(self) -> u64 {
+    pub(super) const fn used(self) -> u64 {
         self.header + self.message_bytes_max as u64
     }
 
     /// The length of a message, if its bell is set.
     #[inline]
-    fn rung(self, number: u64, bell: u64) -> Result<Option<u32>, Violation> {
+    pub(super) fn rung(self, number: u64, bell: u64) -> Checked<Option<u32>> {
         let bytes = (bell & 0xff_ffff) as u32;
         if bell >> 24 == sequence(number) {
             return match bytes <= self.message_bytes_max {
                 true => Ok(Some(bytes)),
-                false => Err(Violation("a length that no message has")),
+                false => Err(WRONG_LENGTH),
             };
         }
         let before = number.checked_sub(self.slots);
@@ -165,20 +153,8 @@ const fn sequence(number: u64) -> u64 {
 
 /// The bell of a message.
 #[inline]
-const fn bell_of(number: u64, bytes: u32) -> u64 {
+pub(super) const fn bell_of(number: u64, bytes: u32) -> u64 {
     (sequence(number) << 24) | bytes as u64
-}
-
-/// The word by which a reader names the destination of a message.
-#[inline]
-const fn place_of(number: u64, offset: u64) -> u64 {
-    (offset << 24) | place_sequence(number)
-}
-
-/// The sequence number of a message in a destination word: 24 bits, otherwise as [`sequence`].
-#[inline]
-const fn place_sequence(number: u64) -> u64 {
-    number % ((1 << 24) - 1) + 1
 }
 
 /// The number of bits of the slot in the immediate data of a notice; the others are the length.
@@ -192,12 +168,8 @@ pub(super) const fn notice_fits(shape: &Shape) -> bool {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     let words = shape.slots as u64 * WORD;
-    if matches!(kind, Kind::ReadSlotIndirect) {
-        let plan = MemoryPlan::words(readers::sender_words(&one_reader(shape)) + words);
-        return plan.with_acknowledgements(shape);
-    }
     let boxes = Boxes::new(ReadSlotForm::of(kind).header(), shape);
     let detached = matches!(kind, Kind::ReadSlotDetached);
     let (bells, apart) = readers::plan_bells(shape, if detached { words } else { 0 });
@@ -207,20 +179,12 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let boxes = Boxes::new(ReadSlotForm::of(kind).header(), shape);
-    let told = matches!(kind, Kind::ReadSlotNotify | Kind::ReadSlotIndirect);
+    let told = matches!(kind, Kind::ReadSlotNotify);
     let words = told && matches!(shape.signal, Signal::Word);
     let bytes = BATCH * WORD + if words { boxes.slots * WORD } else { 0 };
-    let plan = readers::plan_reader(shape, bytes, words);
-    let plan = plan.with_receives(if told && !words { shape.slots } else { 0 });
-    match kind {
-        Kind::ReadSlotIndirect => plan.with_buffer(2 * boxes.slots * boxes.step, Access::WRITE),
-        _ => plan.with_buffer(boxes.slots * boxes.step, Access::NONE),
-    }
-}
-
-/// The shape of a channel with a single reader.
-const fn one_reader(shape: &Shape) -> Shape {
-    Shape { peers_max: 1, ..*shape }
+    readers::plan_reader(shape, bytes, words)
+        .with_receives(if told && !words { shape.slots } else { 0 })
+        .with_buffer(boxes.slots * boxes.step, Access::NONE)
 }

@@ -2,12 +2,13 @@
 
 extern crate std;
 
-use super::super::half::{Content, Half, HalfRefusal, Payload, ReceiveHalf, Received, SendHalf};
+use super::super::half::{Content, Half as _, HalfRefusal, Payload, Received};
+use super::super::indirect::place_of;
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};
 use super::super::{Kind, Peer};
-use super::{Boxes, bell_of, place_of};
+use super::{Boxes, bell_of};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RegionId};
 

@@ -33,19 +33,13 @@ use super::kind::Kind;
 use super::shape::{Acknowledge, MemoryPlan, Shape};
 use farside_base::Access;
 
-pub use receiver::RingReceiver;
-pub use sender::RingSender;
+pub(super) use receiver::RingReceiver;
+pub(super) use sender::RingSender;
 
 /// The size of a length or bell in bytes.
 const WORD: u64 = 8;
 
-/// The sender's bells: the receiver's position in the first line, then the words gathered around messages: zeroes and
-/// a one, and a word for each message in flight.
-const PROGRESS: u64 = 0;
-const ZEROES: u64 = 64;
-const ONE: u64 = 80;
-const WORDS: u64 = 128;
-/// Spaced so that a length and the zeroes after it are one slice.
+/// The bytes between the staged words of two messages, so that a length and the zeroes after it are one slice.
 const WORDS_STEP: u64 = 16;
 
 /// The receiver's bells: its tail in the first line, for a sender that READs it, and the head in the second.
@@ -131,13 +125,12 @@ const fn guard(bell: RingBell, shape: &Shape) -> u64 {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
-    MemoryPlan::words(WORDS + WORDS_STEP * super::window::Window::MESSAGES as u64)
-        .with_acknowledgements(shape)
+pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(super::outbound::staging_bytes(WORDS_STEP)).with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let bell = RingBell::of(kind);
     let receives = if matches!(bell, RingBell::Immediate) { shape.slots } else { 0 };
     let plan = MemoryPlan::words(128)

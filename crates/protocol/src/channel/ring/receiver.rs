@@ -1,25 +1,21 @@
 //! The receiver of a ring.
 
-use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name};
+use super::super::canary::ChannelMutant;
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, drain_one_by_one, own as reach,
+    Accepted, Arrival, Checked, Content, HeldMessage, Own, OwnRegions, Peer, Received, Step,
+    WRONG_LENGTH, own as reach,
 };
+use super::super::inbound::{Inbound, ReceiveHalf, drain_one_by_one};
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
-use super::{HEAD, PROGRESS, RingBell, RingOffsets, WORD};
+use super::{HEAD, RingBell, RingOffsets, WORD};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
-use farside_base::{LocalSlice, Memory};
+use farside_base::Memory;
 
 /// The size of a cache line on most processors.
 const LINE: u64 = 64;
-
-/// The name of every receive: they are all alike.
-const RECEIVE: Name = Name(0);
 
 /// The receiver half of a ring channel.
 ///
@@ -30,9 +26,7 @@ pub struct RingReceiver {
     bell: RingBell,
     place: RingOffsets,
     ring_bytes: u64,
-    message_bytes_max: u32,
-    regions: OwnRegions,
-    peer: Option<PeerRegions>,
+    inbound: Inbound,
     /// The position of the next message.
     next: u64,
     /// The position up to which the detached bell announces messages.
@@ -40,44 +34,26 @@ pub struct RingReceiver {
     releases: Releases,
     /// Position and size of messages that have arrived and were not received by the program (immediate).
     arrived: VecDeque<(u64, u32)>,
-    receives: u32,
     /// The number of messages that the tail has passed since the last forced acknowledgement: their receives bound
     /// what the sender may have in flight (immediate).
     passed: u32,
-    acknowledger: Acknowledger,
-    canary: ChannelCanary,
 }
 
 impl RingReceiver {
-    /// Creates a receiver without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let bell = RingBell::of(kind);
         let receives = if bell == RingBell::Immediate { shape.slots } else { 0 };
-        let (back, capacity) = (shape.acknowledge, shape.ring_bytes);
         Self {
             bell,
             place: RingOffsets::new(bell, shape),
             ring_bytes: shape.ring_bytes,
-            message_bytes_max: shape.message_bytes_max,
-            regions,
-            peer: None,
+            inbound: Inbound::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
             head: 0,
             releases: Releases::default(),
             arrived: VecDeque::with_capacity(receives as usize),
-            receives,
             passed: 0,
-            acknowledger: Acknowledger::new(back, Peer::ONLY, WORD, PROGRESS, capacity),
-            canary: ChannelCanary::default(),
         }
-    }
-
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self.acknowledger.set_canary(self.canary);
-        self
     }
 
     #[cfg(test)]
@@ -85,17 +61,12 @@ impl RingReceiver {
         self.releases.tail()
     }
 
-    fn post(&self, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(Peer::ONLY, RECEIVE, into);
-    }
-
     /// The length in a word that is not zero.
     #[inline]
-    fn length(&self, word: u64) -> Result<u32, Violation> {
+    fn length(&self, word: u64) -> Checked<u32> {
         match u32::try_from(word - 1) {
-            Ok(bytes) if bytes <= self.message_bytes_max => Ok(bytes),
-            _ => Err(Violation("a length that no message has")),
+            Ok(bytes) if bytes <= self.inbound.message_bytes_max => Ok(bytes),
+            _ => Err(WRONG_LENGTH),
         }
     }
 
@@ -105,7 +76,7 @@ impl RingReceiver {
         &mut self,
         bell: RingBell,
         own: Own<'_, M>,
-    ) -> Result<Option<(u64, u64, u32)>, Violation> {
+    ) -> Checked<Option<(u64, u64, u32)>> {
         match bell {
             RingBell::Detached => self.look_detached(own),
             RingBell::Inlined => {
@@ -121,7 +92,7 @@ impl RingReceiver {
             }
             RingBell::InlinedZeroing => {
                 let full = self.next - self.releases.tail() >= self.ring_bytes;
-                if full && !self.canary.is(ChannelMutant::HeldTakenForNew) {
+                if full && !self.inbound.canary.is(ChannelMutant::HeldTakenForNew) {
                     return Ok(None); // the oldest held message is at this offset
                 }
                 let first = self.place.up(self.next);
@@ -133,7 +104,7 @@ impl RingReceiver {
                 let bytes = self.length(word)?;
                 let last = first + self.bell.record(bytes) - WORD;
                 match reach(own.buffer.load_word(last))? {
-                    0 if !self.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
+                    0 if !self.inbound.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
                     0 | 1 => Ok(Some((self.next, last - u64::from(bytes), bytes))),
                     _ => Err(Violation("a last word that is neither zero nor one")),
                 }
@@ -150,19 +121,14 @@ impl RingReceiver {
     fn released<M: Memory>(
         &mut self,
         bell: RingBell,
-        start: u64,
-        end: u64,
-        own: Own<'_, M>,
-        effects: &mut Effects,
+        (start, end): (u64, u64),
+        step: &mut Step<'_, M>,
     ) {
-        if bell == RingBell::InlinedZeroing && !self.canary.is(ChannelMutant::NotZeroed) {
-            let cleared = own.buffer.clear(self.place.up(start), end - start);
+        if bell == RingBell::InlinedZeroing && !self.inbound.canary.is(ChannelMutant::NotZeroed) {
+            let cleared = step.own.buffer.clear(self.place.up(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
-        let tail = self.releases.tail();
-        if tail > self.acknowledger.done() {
-            self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
-        }
+        self.inbound.processed(self.releases.tail(), step);
     }
 
     /// Passes messages to the program and releases them, while none is held.
@@ -171,13 +137,12 @@ impl RingReceiver {
         &mut self,
         bell: RingBell,
         max: usize,
-        own: Own<'_, M>,
-        effects: &mut Effects,
+        step: &mut Step<'_, M>,
         see: &mut impl FnMut(Received),
-    ) -> (usize, Result<(), Violation>) {
+    ) -> (usize, Checked) {
         let mut taken = 0;
         while taken < max {
-            let (position, offset, bytes) = match self.look(bell, own) {
+            let (position, offset, bytes) = match self.look(bell, step.own) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
                 Err(violation) => return (taken, Err(violation)),
@@ -186,18 +151,15 @@ impl RingReceiver {
             see(Received { held: HeldMessage(position), peer: Peer::ONLY, content });
             self.next = position + bell.record(bytes);
             self.releases.pass_to(self.next);
-            self.released(bell, position, self.next, own, effects);
+            self.released(bell, (position, self.next), step);
             taken += 1;
         }
         (taken, Ok(()))
     }
 
-    fn look_detached<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-    ) -> Result<Option<(u64, u64, u32)>, Violation> {
+    fn look_detached<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<(u64, u64, u32)>> {
         if self.head == self.next {
-            let upon_tail = self.canary.is(ChannelMutant::HeadUponTail);
+            let upon_tail = self.inbound.canary.is(ChannelMutant::HeadUponTail);
             let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
             // A sender with its WRITEs in order never sends a bell below the one seen.
             let ahead = head.wrapping_sub(self.releases.tail());
@@ -224,70 +186,27 @@ impl RingReceiver {
     }
 }
 
-impl Half for RingReceiver {
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.peer = Some(regions);
-        for _ in 0..self.receives {
-            self.post(effects);
-        }
-        Ok(())
+impl ReceiveHalf for RingReceiver {
+    fn inbound(&mut self) -> Option<&mut Inbound> {
+        Some(&mut self.inbound)
     }
 
-    fn lost(&mut self, _: Peer) {
-        self.peer = None;
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        if completed.name == ACKNOWLEDGEMENT {
-            self.acknowledger.completed(self.peer.as_ref(), effects);
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
+        let immediate = self.inbound.immediate(arrival, step.effects)?;
+        if arrival.bytes > self.inbound.message_bytes_max {
+            return Err(WRONG_LENGTH);
         }
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.bell == RingBell::Immediate) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
-        }
-        // Positions are sent as their low 32 bits, and are less than a ring ahead of the tail.
-        let tail = self.releases.tail();
-        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
-        let position = tail + u64::from(ahead) * WORD;
-        if position + self.bell.record(arrival.bytes) > tail + self.ring_bytes {
+        let position = self.releases.position(immediate, WORD);
+        if position + self.bell.record(arrival.bytes) > self.releases.tail() + self.ring_bytes {
             return Err(Violation("a bell out of range"));
         }
         self.arrived.push_back((position, arrival.bytes));
         Ok(())
     }
-}
 
-impl ReceiveHalf for RingReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
-        let Some((position, offset, bytes)) = self.look(self.bell, own)? else {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
+        let Some((position, offset, bytes)) = self.look(self.bell, step.own)? else {
             return Ok(None);
         };
         let end = position + self.bell.record(bytes);
@@ -302,20 +221,16 @@ impl ReceiveHalf for RingReceiver {
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let before = self.releases.count();
-        let (start, end) = self.releases.release(held)?;
-        self.released(self.bell, start, end, own, effects);
+        let extent = self.releases.release(held)?;
+        self.released(self.bell, extent, step);
         // Messages after a held one are acknowledged together with it: until then the sender cannot know.
         self.passed += (before - self.releases.count()) as u32;
-        if self.receives > 0 && self.passed >= self.receives.div_ceil(2) {
+        let receives = self.inbound.receives;
+        if receives > 0 && self.passed >= receives.div_ceil(2) {
             self.passed = 0;
-            self.acknowledger.must(self.peer.as_ref(), effects);
+            self.inbound.must(step.effects);
         }
         Ok(())
     }
@@ -324,22 +239,17 @@ impl ReceiveHalf for RingReceiver {
     fn drain<M: Memory>(
         &mut self,
         max: usize,
-        own: Own<'_, M>,
-        effects: &mut Effects,
+        step: &mut Step<'_, M>,
         see: &mut impl FnMut(Received),
-    ) -> (usize, Result<(), Violation>) {
+    ) -> (usize, Checked) {
         if self.releases.count() > 0 {
-            return drain_one_by_one(self, max, own, effects, see);
+            return drain_one_by_one(self, max, step, see);
         }
         match self.bell {
-            RingBell::Detached => self.pass(RingBell::Detached, max, own, effects, see),
-            RingBell::InlinedZeroing => self.pass(RingBell::InlinedZeroing, max, own, effects, see),
-            RingBell::Inlined => self.pass(RingBell::Inlined, max, own, effects, see),
-            RingBell::Immediate => drain_one_by_one(self, max, own, effects, see),
+            RingBell::Detached => self.pass(RingBell::Detached, max, step, see),
+            RingBell::InlinedZeroing => self.pass(RingBell::InlinedZeroing, max, step, see),
+            RingBell::Inlined => self.pass(RingBell::Inlined, max, step, see),
+            RingBell::Immediate => drain_one_by_one(self, max, step, see),
         }
-    }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        self.acknowledger.now(self.peer.as_ref(), effects);
     }
 }

@@ -1,22 +1,17 @@
 //! The sender of a ring.
 
-use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, InlineWrite, Name, Notify};
+use super::super::canary::ChannelMutant;
+use super::super::effects::{InlineWrite, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
-    Sending, own as reach,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, Sending, Step,
+    own as reach,
 };
 use super::super::kind::Kind;
+use super::super::outbound::{BELL, Frame, FrameWord, ONE, Outbound, PushSender, padding};
 use super::super::shape::Shape;
-use super::super::window::Window;
-use super::{HEAD, ONE, PROGRESS, RingBell, RingOffsets, WORD, WORDS, WORDS_STEP, ZEROES};
-use crate::wire::Violation;
+use super::{HEAD, RingBell, RingOffsets, WORD, WORDS_STEP};
 use alloc::collections::VecDeque;
-use farside_base::{LocalSlice, Memory, RemoteSlice};
-
-/// Names of requests besides acknowledgements: the window index of a message, or this.
-const BELL: Name = Name(1 << 16);
+use farside_base::{Memory, OutOfBounds, RemoteSlice};
 
 /// The sender half of a ring channel.
 ///
@@ -27,76 +22,43 @@ pub struct RingSender {
     bell: RingBell,
     place: RingOffsets,
     ring_bytes: u64,
-    message_bytes_max: u32,
     mirrored: bool,
-    regions: OwnRegions,
-    peer: Option<PeerRegions>,
-    lost: bool,
-    /// The position of the next message.
-    head: u64,
+    out: Outbound,
     /// The head that was announced to the receiver (detached bell).
     told: u64,
-    progress: Progress,
-    window: Window,
     /// Ends of the records with receives that are not known to be posted again (immediate).
     receives: VecDeque<u64>,
     receives_max: u32,
-    canary: ChannelCanary,
 }
 
 impl RingSender {
-    /// Creates a sender without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let bell = RingBell::of(kind);
         let receives_max = if bell == RingBell::Immediate { shape.slots } else { 0 };
         Self {
             bell,
             place: RingOffsets::new(bell, shape),
             ring_bytes: shape.ring_bytes,
-            message_bytes_max: shape.message_bytes_max,
             mirrored: shape.mirrored,
-            regions,
-            peer: None,
-            lost: false,
-            head: 0,
+            out: Outbound::new(shape, regions, shape.acknowledge, (WORD, WORDS_STEP)),
             told: 0,
-            progress: Progress::new(shape.acknowledge, Peer::ONLY, WORD, PROGRESS),
-            window: Window::default(),
             receives: VecDeque::with_capacity(receives_max as usize),
             receives_max,
-            canary: ChannelCanary::default(),
         }
-    }
-
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
     }
 
     #[cfg(test)]
     pub(super) const fn head_for_tests(&self) -> u64 {
-        self.head
+        self.out.head
     }
 
     /// Whether a record fits besides what the receiver has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
-        self.head + record + self.bell.beside() - self.progress.tail() <= self.ring_bytes + extra
-            && self.receives_left()
-    }
-
-    #[inline]
-    fn receives_left(&self) -> bool {
-        self.bell != RingBell::Immediate || self.receives.len() < self.receives_max as usize
-    }
-
-    fn forget_receives(&mut self) {
-        while self.receives.front().is_some_and(|end| *end <= self.progress.tail()) {
-            self.receives.pop_front();
-        }
+        let extra = if self.out.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
+        let used = self.out.head + record + self.bell.beside() - self.out.progress.tail();
+        let receives = self.receives.len() < self.receives_max as usize;
+        used <= self.ring_bytes + extra && (self.bell != RingBell::Immediate || receives)
     }
 
     /// The peer and the length for a message, if there is room for it.
@@ -104,232 +66,126 @@ impl RingSender {
     fn room<M: Memory>(
         &mut self,
         payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(PeerRegions, u32), HalfRefusal> {
-        let Some(to) = self.peer else {
-            return Err(HalfRefusal::NotConnected);
-        };
-        if self.lost {
-            return Err(HalfRefusal::Lost);
-        }
-        let bytes_max = self.message_bytes_max;
-        let bytes = payload.bytes();
-        if bytes > u64::from(bytes_max) {
-            return Err(HalfRefusal::TooLong { bytes_max });
-        }
-        let bytes = bytes as u32;
+        step: &mut Step<'_, M>,
+    ) -> Accepted<(PeerRegions, u32)> {
+        let (to, bytes) = self.out.check(payload)?;
         let record = self.bell.record(bytes);
         if !self.has_room(record) {
             // The next `advance` detects and reports the same violation.
-            let _ = self.progress.look(self.head, own);
-            self.forget_receives();
+            let _ = self.out.look(step.own);
+            self.acknowledged();
             if !self.has_room(record) {
-                self.progress.fetch(&to, &self.regions, effects);
-                return Err(HalfRefusal::Full);
+                return Err(self.out.full(&to, step.effects));
             }
         }
-        if !self.window.has_room() {
-            return Err(HalfRefusal::Full);
+        if self.out.window.has_room() { Ok((to, bytes)) } else { Err(HalfRefusal::Full) }
+    }
+
+    #[inline]
+    fn advance_head(&mut self, record: u64) {
+        self.out.head += record;
+        if self.bell == RingBell::Immediate {
+            self.receives.push_back(self.out.head);
         }
-        Ok((to, bytes))
     }
 
-    /// A slice of the staging words.
-    const fn staged(&self, offset: u64, bytes: u64) -> LocalSlice {
-        LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }
-    }
-
-    /// Stores a message's length in its staging slot; returns the offset.
-    fn stage<M: Memory>(&self, length: u64, own: Own<'_, M>) -> Result<u64, Violation> {
-        let at = WORDS + WORDS_STEP * u64::from(self.window.next_place());
-        reach(own.bells.store_word(at, length))?;
-        Ok(at)
+    /// The offset of the WRITE of a record.
+    #[inline]
+    const fn offset(&self, record: u64) -> u64 {
+        match self.bell {
+            RingBell::Inlined => self.place.down(self.out.head) - record,
+            _ => self.place.up(self.out.head),
+        }
     }
 
     fn emit<M: Memory>(
-        &mut self,
+        &self,
         payload: Payload<'_>,
-        bytes: u32,
-        to: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let length = u64::from(bytes) + 1;
-        let padding = u64::from(bytes).next_multiple_of(8) - u64::from(bytes);
-        let at = |offset| RemoteSlice { region: to.buffer, offset };
-        let name = Name(self.window.next_place());
-        let word = length.to_le_bytes();
-        let zeroes = [0; WORD as usize];
-        let pad = zeroes.get(..padding as usize).unwrap_or_default();
-        let immediate = match self.bell {
-            RingBell::Immediate => Some((self.head / WORD) as u32),
-            _ => None,
-        };
-        let up = at(self.place.up(self.head));
-        match (self.bell, payload) {
-            (RingBell::Immediate, Payload::Bytes(message)) => {
-                effects.write_inline(Peer::ONLY, name, Notify::No, &[message], up, immediate);
-            }
-            (RingBell::Immediate, Payload::Gather(message)) => {
-                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[message], up, immediate);
-            }
-            (RingBell::Detached, Payload::Bytes(message)) => {
-                // Padded, so that the next record joins it.
-                let parts = [&word, message, pad];
-                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, up, None);
-            }
-            (RingBell::Detached, Payload::Gather(message)) => {
-                let word = [self.staged(self.stage(length, own)?, WORD)];
-                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[&word, message], up, None);
-            }
-            (RingBell::InlinedZeroing, Payload::Bytes(message)) => {
-                let one = 1_u64.to_le_bytes();
-                let parts = [&word, pad, message, &one];
-                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, up, None);
-            }
-            (RingBell::InlinedZeroing, Payload::Gather(message)) => {
-                let word = [self.staged(self.stage(length, own)?, WORD + padding)];
-                let one = [self.staged(ONE, WORD)];
-                let parts = [&word, message, &one[..]];
-                effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, up, None);
-            }
-            (RingBell::Inlined, _) => return self.emit_downwards(payload, bytes, to, own, effects),
-        }
-        Ok(())
-    }
-
-    /// Emits a message of the ring that grows downwards: its own zero first, its length last.
-    fn emit_downwards<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        bytes: u32,
-        to: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let length = u64::from(bytes) + 1;
-        let padding = u64::from(bytes).next_multiple_of(8) - u64::from(bytes);
+        (to, bytes): (PeerRegions, u32),
+        step: &mut Step<'_, M>,
+    ) -> Result<(), OutOfBounds> {
         let record = self.bell.record(bytes);
         let at = |offset| RemoteSlice { region: to.buffer, offset };
-        let name = Name(self.window.next_place());
-        let bell = self.place.down(self.head);
-        if !self.mirrored && self.place.passes_end(self.head, record) {
+        let (length, padding) = (FrameWord::Word(u64::from(bytes) + 1), padding(bytes));
+        let frame = match self.bell {
+            RingBell::Immediate => Frame::BARE,
+            // Padded, so that the next record joins it.
+            RingBell::Detached => Frame { before: length, trailing: padding, ..Frame::BARE },
+            RingBell::InlinedZeroing => {
+                Frame { before: length, padding, after: FrameWord::One, ..Frame::BARE }
+            }
+            RingBell::Inlined => {
+                let set = matches!(payload, Payload::Bytes(_))
+                    && self.out.canary.is(ChannelMutant::NextBellNotUnset);
+                let next = u64::from_le_bytes([1; 8]);
+                let before = if set { FrameWord::Word(next) } else { FrameWord::Zero };
+                Frame { before, padding, after: length, ..Frame::BARE }
+            }
+        };
+        if self.bell == RingBell::Inlined && !self.is_whole(record) {
             // The zero that this WRITE carries goes into the guard.
-            let next = at(self.place.down(self.head + record));
-            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&[0; 8]], next, None);
+            let (next, zero) = (at(self.place.down(self.out.head + record)), [0; 8]);
+            step.effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&zero], next, None);
         }
-        let down = at(bell - record);
-        match payload {
-            Payload::Bytes(message) => {
-                let unset =
-                    if self.canary.is(ChannelMutant::NextBellNotUnset) { [1; 8] } else { [0; 8] };
-                let pad = [0; WORD as usize];
-                let pad = pad.get(..padding as usize).unwrap_or_default();
-                let word = length.to_le_bytes();
-                let parts = [&unset, pad, message, &word];
-                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, down, None);
-            }
-            Payload::Gather(message) => {
-                let zeroes = [self.staged(ZEROES, WORD + padding)];
-                let word = [self.staged(self.stage(length, own)?, WORD)];
-                let parts = [&zeroes, message, &word[..]];
-                effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, down, None);
-            }
-        }
-        Ok(())
+        let position = Some((self.out.head / WORD) as u32);
+        let immediate = position.filter(|_| self.bell == RingBell::Immediate);
+        let to = (at(self.offset(record)), immediate);
+        self.out.write(self.out.name(), frame, payload, to, step)
+    }
+
+    /// Whether a record takes one WRITE.
+    #[inline]
+    const fn is_whole(&self, record: u64) -> bool {
+        !matches!(self.bell, RingBell::Inlined)
+            || self.mirrored
+            || !self.place.passes_end(self.out.head, record)
     }
 }
 
-impl Half for RingSender {
+impl PushSender for RingSender {
+    fn outbound(&mut self) -> &mut Outbound {
+        &mut self.out
+    }
+
+    fn outbound_ref(&self) -> &Outbound {
+        &self.out
+    }
+
+    /// Forgets receives that are posted again.
+    fn acknowledged(&mut self) {
+        while self.receives.front().is_some_and(|end| *end <= self.out.progress.tail()) {
+            self.receives.pop_front();
+        }
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
         regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        reach(own.bells.store_word(ONE, 1))?;
-        self.peer = Some(regions);
-        self.progress.connected(&self.regions, effects);
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        reach(step.own.bells.store_word(ONE, 1))?;
+        self.out.connected(regions, step.effects);
         Ok(())
     }
 
-    fn lost(&mut self, _: Peer) {
-        self.lost = true;
-        self.window.clear();
-    }
-
-    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
-        self.progress.look(self.head, own)?;
-        self.forget_receives();
-        Ok(())
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
-        match completed.name {
-            ACKNOWLEDGEMENT => {
-                self.progress.fetched(self.head, own)?;
-                self.forget_receives();
-            }
-            BELL => {}
-            Name(place) => self.window.done(place),
-        }
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)?;
-        self.forget_receives();
-        Ok(())
-    }
-}
-
-impl SendHalf for RingSender {
     #[inline]
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, HalfRefusal> {
-        let (to, bytes) = self.room(payload, own, effects)?;
-        let record = self.bell.record(bytes);
-        if self.canary.is(ChannelMutant::BellBeforeData) && self.bell == RingBell::Detached {
-            self.head += record;
-            self.flush(own, effects);
-            self.head -= record;
+    fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
+        let to = self.room(payload, step)?;
+        let record = self.bell.record(to.1);
+        if self.out.canary.is(ChannelMutant::BellBeforeData) && self.bell == RingBell::Detached {
+            self.out.head += record;
+            self.flush(step);
+            self.out.head -= record;
         }
-        if self.emit(payload, bytes, to, own, effects).is_err() {
-            return Err(HalfRefusal::NoSuch("staging memory"));
-        }
-        self.head += record;
-        if self.bell == RingBell::Immediate {
-            self.receives.push_back(self.head);
-        }
-        Ok(match payload {
-            Payload::Bytes(_) => self.window.take_done(),
-            Payload::Gather(_) => self.window.take(),
-        })
+        let emitted = self.emit(payload, to, step);
+        emitted.map_err(|_| HalfRefusal::NoSuch("staging memory"))?;
+        self.advance_head(record);
+        Ok(self.out.take(payload))
     }
 
-    fn ready<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        self.room(payload, own, effects).map(|_| ())
+    fn ready<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted<()> {
+        self.room(payload, step).map(|_| ())
     }
 
     #[inline]
@@ -341,65 +197,40 @@ impl SendHalf for RingSender {
     ) -> Option<Sending> {
         let bytes = u32::try_from(message.len()).ok()?;
         let record = self.bell.record(bytes);
-        let whole = self.bell != RingBell::Inlined
-            || self.mirrored
-            || !self.place.passes_end(self.head, record);
         if !self.has_room(record) {
             // The next `advance` detects and reports the same violation.
-            let _ = self.progress.look(self.head, own);
+            let _ = self.out.look(own);
         }
-        let may = whole
-            && !self.lost
-            && bytes <= self.message_bytes_max
+        let may = self.is_whole(record)
+            && bytes <= self.out.message_bytes_max
             && self.has_room(record)
-            && self.window.has_room();
-        let region = self.peer.filter(|_| may)?.buffer;
+            && self.out.window.has_room();
+        let region = self.out.living().filter(|_| may)?.buffer;
         let word = u64::from(bytes) + 1;
-        let up = RemoteSlice { region, offset: self.place.up(self.head) };
+        let to = RemoteSlice { region, offset: self.offset(record) };
         let filled = match self.bell {
             RingBell::Detached => false, // its bell is a separate WRITE
-            RingBell::Immediate => out.fill(message, up, (self.head / WORD) as u32),
-            RingBell::InlinedZeroing => out.above(word, message, 1, up),
-            RingBell::Inlined => {
-                let offset = self.place.down(self.head) - record;
-                out.below(message, word, RemoteSlice { region, offset })
-            }
+            RingBell::Immediate => out.fill(message, to, (self.out.head / WORD) as u32),
+            RingBell::InlinedZeroing => out.above(word, message, 1, to),
+            RingBell::Inlined => out.below(message, word, to),
         };
         if !filled {
             return None;
         }
-        self.head += record;
-        if self.bell == RingBell::Immediate {
-            self.receives.push_back(self.head);
-        }
-        Some(self.window.take_done())
+        self.advance_head(record);
+        Some(self.out.window.take_done())
     }
 
     #[inline]
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        if self.bell != RingBell::Detached || self.told == self.head {
+    fn flush<M: Memory>(&mut self, step: &mut Step<'_, M>) {
+        if self.bell != RingBell::Detached || self.told == self.out.head {
             return;
         }
-        if let Some(to) = self.peer.filter(|_| !self.lost) {
-            self.told = self.head;
-            let offset = if self.canary.is(ChannelMutant::HeadUponTail) { 0 } else { HEAD };
-            let place = RemoteSlice { region: to.bells, offset };
-            let head = self.head.to_le_bytes();
-            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&head], place, None);
+        if let Some(to) = self.out.living() {
+            self.told = self.out.head;
+            let upon_tail = self.out.canary.is(ChannelMutant::HeadUponTail);
+            let offset = if upon_tail { 0 } else { HEAD };
+            self.out.write_word(&to, offset, self.out.head, step.effects);
         }
-    }
-
-    fn ask_progress(&mut self, effects: &mut Effects) {
-        if let Some(to) = self.peer.filter(|_| !self.lost) {
-            self.progress.fetch(&to, &self.regions, effects);
-        }
-    }
-
-    fn is_done(&self, sending: Sending) -> bool {
-        self.window.is_done(sending)
-    }
-
-    fn is_drained(&self) -> bool {
-        self.window.is_empty() && self.progress.tail() == self.head
     }
 }

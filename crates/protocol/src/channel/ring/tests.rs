@@ -3,10 +3,12 @@
 use super::*;
 use crate::channel::effects::{Effects, InlineWrite};
 use crate::channel::half::{
-    Content, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, SendHalf,
+    Content, Half as _, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions,
 };
+use crate::channel::outbound::PROGRESS;
 use crate::channel::plain::Plain;
 use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
+use crate::channel::{Receiver, Sender};
 use alloc::format;
 use alloc::vec::Vec;
 use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};
@@ -36,10 +38,20 @@ fn shape(mirrored: bool) -> Shape {
     }
 }
 
-fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> RingSender {
-    let mut sender = RingSender::new(kind, shape, REGIONS);
+fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> Sender {
+    let mut sender = Sender::new(kind, shape, REGIONS);
     sender.connected(Peer::ONLY, PEER, own, &mut Effects::new(0)).unwrap();
     sender
+}
+
+fn head(sender: &Sender) -> u64 {
+    let Sender::Ring(half) = sender else { panic!("{sender:?}") };
+    half.head_for_tests()
+}
+
+fn tail(receiver: &Receiver) -> u64 {
+    let Receiver::Ring(half) = receiver else { panic!("{receiver:?}") };
+    half.tail_for_tests()
 }
 
 fn written(operation: &Operation<'_>) -> (u64, Vec<u8>, Option<u32>) {
@@ -77,7 +89,7 @@ fn send_at_once_writes_the_same_bytes_as_send() {
                 (None, Ok(_)) => assert!(kind == Kind::RingDetached || !mirrored, "{kind}"),
                 (None, Err(HalfRefusal::Full)) => {
                     // The receiver has processed everything.
-                    bells.store_word(PROGRESS, plain.head_for_tests()).unwrap();
+                    bells.store_word(PROGRESS, head(&plain)).unwrap();
                 }
                 other => panic!("{kind}: {other:?}"),
             }
@@ -113,7 +125,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
             }
         };
         let there = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = RingReceiver::new(kind, &shape, REGIONS);
+        let mut receiver = Receiver::new(kind, &shape, REGIONS);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, there, &mut effects).unwrap();
         let (mut record, mut records, mut received) = (InlineWrite::new(300), 0, 0_u32);
@@ -140,7 +152,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
                 }
                 records += 1;
                 record.clear();
-                bells.store_word(PROGRESS, receiver.tail_for_tests()).unwrap();
+                bells.store_word(PROGRESS, tail(&receiver)).unwrap();
             }
         }
         assert!(records > 20 && records * 3 < 300, "{kind}: {records}");
@@ -149,7 +161,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
 }
 
 /// Receives all available messages, numbered from `first` on; returns their number.
-fn take_whole(receiver: &mut RingReceiver, own: Own<'_, Plain>, first: u32) -> u32 {
+fn take_whole(receiver: &mut Receiver, own: Own<'_, Plain>, first: u32) -> u32 {
     let (mut number, mut effects) = (first, Effects::new(0));
     while let Some(received) = receiver.receive(own, &mut effects).unwrap() {
         let Content::Buffer { offset, bytes } = received.content else { panic!("{received:?}") };
@@ -196,9 +208,9 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
         let image = Plain::new(plan.buffer_bytes);
         image.write(0, &contents[1]).unwrap();
         let words = Plain::new(plan.bells_bytes);
-        words.store_word(HEAD, joined.head_for_tests()).unwrap();
+        words.store_word(HEAD, head(&joined)).unwrap();
         let own = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = RingReceiver::new(kind, &shape, REGIONS);
+        let mut receiver = Receiver::new(kind, &shape, REGIONS);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, own, &mut effects).unwrap();
         let mut count = 0;

@@ -35,23 +35,21 @@ use super::kind::Kind;
 use super::shape::{MemoryPlan, Shape};
 use farside_base::Access;
 
-pub use receiver::TwoSidedReceiver;
-pub use sender::TwoSidedSender;
+pub(super) use receiver::TwoSidedReceiver;
+pub(super) use sender::TwoSidedSender;
 
-/// The sender's bells: the number of messages that the receiver has released.
-const PROGRESS: u64 = 0;
 /// Bytes of an integer.
 const INTEGER: u32 = 4;
 
 /// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Form {
+enum ReceiveForm {
     Normal,
     Shared,
     Bufferless,
 }
 
-impl Form {
+impl ReceiveForm {
     const fn of(kind: Kind) -> Self {
         match kind {
             Kind::SendShared => Self::Shared,
@@ -81,12 +79,12 @@ impl Form {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
     MemoryPlan::words(64).with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
-    let bytes = Form::of(kind).step(shape) * shape.slots as u64;
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+    let bytes = ReceiveForm::of(kind).step(shape) * shape.slots as u64;
     MemoryPlan::words(64).with_buffer(bytes, Access::NONE).with_receives(shape.slots)
 }

@@ -3,12 +3,14 @@
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, OwnRegions, Peer,
+    PeerRegions, Received, Step, WRONG_LENGTH,
 };
+use super::super::inbound::ReceiveHalf;
 use super::super::kind::Kind;
+use super::super::outbound::PROGRESS;
 use super::super::shape::{Acknowledge, Shape};
-use super::{Form, PROGRESS};
+use super::ReceiveForm;
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -64,7 +66,7 @@ impl From {
 /// acknowledgement per half of the receives that a sender has; a receive posted per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TwoSidedReceiver {
-    form: Form,
+    form: ReceiveForm,
     message_bytes_max: u32,
     step: u64,
     credits: u32,
@@ -80,11 +82,10 @@ pub struct TwoSidedReceiver {
 }
 
 impl TwoSidedReceiver {
-    /// Creates a receiver without peers.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let form = Form::of(kind);
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = ReceiveForm::of(kind);
         let credits = form.credits(shape);
-        let peers = if form == Form::Shared { shape.peers_max } else { 1 };
+        let peers = if form == ReceiveForm::Shared { shape.peers_max } else { 1 };
         let slots = shape.slots as usize;
         let from = |peer| From::new(shape.acknowledge, Peer(peer), credits);
         Self {
@@ -102,16 +103,12 @@ impl TwoSidedReceiver {
         }
     }
 
-    /// Enables a planted defect: this half has none.
-    #[cfg(canary)]
-    pub fn with_mutant(self, _: super::super::ChannelMutant) -> Self {
-        self
-    }
-
     fn post(&self, slot: u32, effects: &mut Effects) {
         let into = match self.form {
-            Form::Bufferless => LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 },
-            Form::Normal | Form::Shared => LocalSlice {
+            ReceiveForm::Bufferless => {
+                LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 }
+            }
+            ReceiveForm::Normal | ReceiveForm::Shared => LocalSlice {
                 region: self.regions.buffer,
                 offset: u64::from(slot) * self.step,
                 bytes: self.message_bytes_max,
@@ -120,26 +117,29 @@ impl TwoSidedReceiver {
         effects.receive(Peer::ONLY, Name(slot), into);
     }
 
+    fn is_posted(&self, number: u32) -> bool {
+        let slot = self.slots.get(number as usize);
+        slot.is_some_and(|slot| slot.state == ReceiveState::Posted)
+    }
+
     /// The content of an arrival; a violation if it is not a message of this channel.
     #[inline]
-    fn value(&self, arrival: Arrival) -> Result<u32, Violation> {
+    fn value(&self, arrival: Arrival) -> Checked<u32> {
         match (self.form, arrival.immediate) {
-            (Form::Bufferless, Some(_)) if arrival.bytes > 0 => {
+            (ReceiveForm::Bufferless, Some(_)) if arrival.bytes > 0 => {
                 Err(Violation("bytes instead of an integer"))
             }
-            (Form::Bufferless, Some(integer)) => Ok(integer),
-            (Form::Bufferless, None) => Err(Violation("a message without its integer")),
+            (ReceiveForm::Bufferless, Some(integer)) => Ok(integer),
+            (ReceiveForm::Bufferless, None) => Err(Violation("a message without its integer")),
             (_, Some(_)) => Err(Violation("an integer instead of a message")),
-            (_, None) if arrival.bytes > self.message_bytes_max => {
-                Err(Violation("a length that no message has"))
-            }
+            (_, None) if arrival.bytes > self.message_bytes_max => Err(WRONG_LENGTH),
             (_, None) => Ok(arrival.bytes),
         }
     }
 
     /// Counts a message; a violation if its sender had no credit for it.
     #[inline]
-    fn count(&mut self, peer: Peer) -> Result<bool, Violation> {
+    fn count(&mut self, peer: Peer) -> Checked<bool> {
         let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
             return Err(Violation("a message from an unknown sender"));
         };
@@ -154,14 +154,13 @@ impl TwoSidedReceiver {
     }
 }
 
-impl Half for TwoSidedReceiver {
+impl ReceiveHalf for TwoSidedReceiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
         let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
             return Err(Violation("more peers than the channel has"));
         };
@@ -170,7 +169,7 @@ impl Half for TwoSidedReceiver {
         if !self.posted {
             self.posted = true;
             for slot in 0..self.slots.len() as u32 {
-                self.post(slot, effects);
+                self.post(slot, step.effects);
             }
         }
         Ok(())
@@ -185,74 +184,52 @@ impl Half for TwoSidedReceiver {
         }
     }
 
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
         let from = self.senders.get_mut(usize::from(completed.peer.0));
         if let Some(from) = from.filter(|_| completed.name == ACKNOWLEDGEMENT) {
-            from.acknowledger.completed(from.regions.as_ref(), effects);
+            from.acknowledger.completed(from.regions.as_ref(), step.effects);
         }
         Ok(())
     }
 
     #[inline]
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let number = arrival.name.0;
-        let posted = |slot: &ReceiveSlot| slot.state == ReceiveState::Posted;
-        if !self.slots.get(number as usize).is_some_and(posted) {
+        if !self.is_posted(number) {
             return Err(Violation("a message for no posted receive"));
         }
         let value = self.value(arrival);
         let counted = value.and_then(|value| Ok((value, self.count(arrival.peer)?)));
-        match (counted, self.slots.get_mut(number as usize)) {
-            (Ok((value, living)), Some(slot)) => {
-                let (state, peer) = (ReceiveState::Arrived, arrival.peer);
-                *slot = ReceiveSlot { state, peer, orphan: !living, value };
-                self.ready.push_back(number);
-                Ok(())
-            }
-            (Err(violation), _) => {
-                // The receive serves the other senders again.
-                self.post(number, effects);
-                Err(violation)
-            }
-            (Ok(_), None) => Ok(()),
+        if counted.is_err() {
+            // The receive serves the other senders again.
+            self.post(number, step.effects);
         }
+        let (value, living) = counted?;
+        if let Some(slot) = self.slots.get_mut(number as usize) {
+            let (state, peer) = (ReceiveState::Arrived, arrival.peer);
+            *slot = ReceiveSlot { state, peer, orphan: !living, value };
+            self.ready.push_back(number);
+        }
+        Ok(())
     }
 
     fn wasted(&mut self, _: Peer, name: Name, effects: &mut Effects) {
-        let posted = |slot: &ReceiveSlot| slot.state == ReceiveState::Posted;
-        if self.form == Form::Shared && self.slots.get(name.0 as usize).is_some_and(posted) {
+        if self.form == ReceiveForm::Shared && self.is_posted(name.0) {
             self.post(name.0, effects);
         }
     }
-}
 
-impl ReceiveHalf for TwoSidedReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
-        let Some(number) = self.ready.pop_front() else {
-            return Ok(None);
-        };
-        let Some(slot) = self.slots.get_mut(number as usize) else {
+    fn receive<M: Memory>(&mut self, _: &mut Step<'_, M>) -> Checked<Option<Received>> {
+        let ready = self.ready.pop_front();
+        let slot = ready.and_then(|number| Some((number, self.slots.get_mut(number as usize)?)));
+        let Some((number, slot)) = slot else {
             return Ok(None);
         };
         slot.state = ReceiveState::Held;
         let content = match self.form {
-            Form::Bufferless => Content::Integer(slot.value),
-            Form::Normal | Form::Shared => {
+            ReceiveForm::Bufferless => Content::Integer(slot.value),
+            ReceiveForm::Normal | ReceiveForm::Shared => {
                 Content::Buffer { offset: u64::from(number) * self.step, bytes: slot.value }
             }
         };
@@ -260,37 +237,29 @@ impl ReceiveHalf for TwoSidedReceiver {
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        let slot = usize::try_from(held.0).ok().and_then(|slot| self.slots.get_mut(slot));
-        let Some(slot) = slot.filter(|slot| slot.state == ReceiveState::Held) else {
-            return Err(HalfRefusal::NoSuch("held message"));
-        };
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
+        let slot = usize::try_from(held.0).ok().and_then(|number| self.slots.get_mut(number));
+        let slot = slot.filter(|slot| slot.state == ReceiveState::Held).ok_or(NOT_HELD)?;
         let (peer, orphan) = (slot.peer, slot.orphan);
         *slot = ReceiveSlot::POSTED;
         // Without its only sender there is no queue any more.
-        if !orphan || self.form == Form::Shared {
-            self.post(held.0 as u32, effects);
+        if !orphan || self.form == ReceiveForm::Shared {
+            self.post(held.0 as u32, step.effects);
         }
         if let Some(from) = self.senders.get_mut(usize::from(peer.0)).filter(|_| !orphan) {
             let done = from.acknowledger.done() + 1;
-            from.acknowledger.processed(done, from.regions.as_ref(), own, effects);
+            from.acknowledger.processed(done, from.regions.as_ref(), step);
             self.untold = true;
         }
         Ok(())
     }
 
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        if !self.untold {
+    fn acknowledge<M: Memory>(&mut self, step: &mut Step<'_, M>) {
+        if !core::mem::take(&mut self.untold) {
             return;
         }
-        self.untold = false;
         for from in &mut self.senders {
-            from.acknowledger.now(from.regions.as_ref(), effects);
+            from.acknowledger.now(from.regions.as_ref(), step.effects);
             let told = from.acknowledger.told() == from.acknowledger.done();
             self.untold |= !told && from.regions.is_some();
         }

@@ -52,8 +52,8 @@ use super::shape::{DeviceWords, MemoryPlan, Shape};
 use super::window::Window;
 use farside_base::{Access, Memory, OutOfBounds, RemoteRegionId};
 
-pub use receiver::SharedRingReceiver;
-pub use sender::SharedRingSender;
+pub(super) use receiver::SharedRingReceiver;
+pub(super) use sender::SharedRingSender;
 
 /// The size of a header or bell in bytes.
 const WORD: u64 = 8;
@@ -67,7 +67,6 @@ const HEAD: u64 = 8;
 const ANSWERS: u64 = 64;
 
 /// The sender's bells.
-const PROGRESS: u64 = 0;
 const WELCOME: u64 = 64;
 const QUERY: u64 = 72;
 const ONE: u64 = 128;
@@ -206,7 +205,7 @@ const fn staging(kind: Kind, shape: &Shape) -> u64 {
 }
 
 /// The memory that a sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     MemoryPlan::words(FETCHED + WORD * Window::MESSAGES as u64)
         .with_buffer(staging(kind, shape) * places(shape) as u64, Access::NONE)
 }
@@ -229,7 +228,7 @@ pub(super) const fn device_bytes(shape: &Shape) -> u64 {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let layout = Layout::of(kind, shape);
     let receives = match layout.bell {
         SharedRingBell::Immediate => shape.slots,

@@ -1,11 +1,13 @@
 //! A sender's messages in flight, and the construction of their WRITEs.
 
-use super::super::effects::{Effects, Name, Notify};
-use super::super::half::{HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, own as reach};
+use super::super::effects::{Name, Notify};
+use super::super::half::{
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, Step, own as reach,
+};
 use super::super::kind::Kind;
+use super::super::outbound::padding;
 use super::super::shape::Shape;
 use super::{HEADERS, HEADERS_STEP, Layout, ONE, SharedRingBell, WORD, header};
-use crate::wire::Violation;
 use alloc::vec;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RegionId, RemoteSlice};
@@ -44,10 +46,6 @@ pub(super) struct Outgoing {
     busy: u64,
 }
 
-const fn padding(bytes: u32) -> u64 {
-    (bytes as u64).next_multiple_of(WORD) - bytes as u64
-}
-
 impl Outgoing {
     pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         Self {
@@ -83,7 +81,7 @@ impl Outgoing {
         payload: Payload<'_>,
         source: u32,
         own: Own<'_, M>,
-    ) -> Result<(), HalfRefusal> {
+    ) -> Accepted<()> {
         let mut message =
             OutgoingMessage { bytes: payload.bytes() as u32, ..OutgoingMessage::NONE };
         let slices = match payload {
@@ -109,12 +107,7 @@ impl Outgoing {
     }
 
     /// Copies a message into its staging slot, with the words around it except its header.
-    fn stage<M: Memory>(
-        &self,
-        place: u32,
-        bytes: &[u8],
-        own: Own<'_, M>,
-    ) -> Result<LocalSlice, Violation> {
+    fn stage<M: Memory>(&self, place: u32, bytes: &[u8], own: Own<'_, M>) -> Checked<LocalSlice> {
         let (region, offset) = (self.regions.buffer, u64::from(place) * self.staging);
         let length = bytes.len() as u32;
         if self.layout.bell == SharedRingBell::Immediate {
@@ -123,7 +116,7 @@ impl Outgoing {
         }
         let written = Layout::written(self.layout.bell, length);
         reach(own.buffer.store_word(offset + WORD, 0))?;
-        reach(own.buffer.write(offset + WORD + padding(length), bytes))?;
+        reach(own.buffer.write(offset + WORD + u64::from(padding(length)), bytes))?;
         reach(own.buffer.store_word(offset + written - WORD, 1))?;
         Ok(LocalSlice { region, offset, bytes: written as u32 })
     }
@@ -134,9 +127,9 @@ impl Outgoing {
         (place, position): (u32, u64),
         (name, number): (Name, u16),
         to: &PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        let Step { own, effects } = step;
         let Some(message) = self.messages.get(place as usize) else {
             return Ok(());
         };
@@ -157,7 +150,7 @@ impl Outgoing {
             let bells = |offset, bytes: u64| {
                 [LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }]
             };
-            let before = bells(offset, WORD + padding(message.bytes));
+            let before = bells(offset, WORD + u64::from(padding(message.bytes)));
             let behind = bells(ONE, WORD);
             let parts: [&[LocalSlice]; 3] = [&before, slices, &behind];
             effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, at, None);

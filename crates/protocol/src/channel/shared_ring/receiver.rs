@@ -3,9 +3,10 @@
 use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, own as reach,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
 };
+use super::super::inbound::{ReceiveHalf, post_receive};
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
@@ -13,10 +14,7 @@ use super::repair::Repair;
 use super::{Layout, RingWords, SharedRingBell, TAIL, WORD, header};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
-use farside_base::{LocalSlice, Memory};
-
-/// The name of every receive: they are all alike.
-const RECEIVE: Name = Name(0);
+use farside_base::Memory;
 
 /// A message that is in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,8 +51,7 @@ pub struct SharedRingReceiver {
 }
 
 impl SharedRingReceiver {
-    /// Creates a receiver without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let receives = super::plan_receiver(kind, shape).receives;
         Self {
             layout: Layout::of(kind, shape),
@@ -71,18 +68,6 @@ impl SharedRingReceiver {
         }
     }
 
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
-    }
-
-    fn post(&self, peer: Peer, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(peer, RECEIVE, into);
-    }
-
     /// The position after everything that may be in the ring.
     const fn end(&self) -> u64 {
         self.releases.tail() + self.layout.ring_bytes
@@ -90,7 +75,7 @@ impl SharedRingReceiver {
 
     /// The next message, if it has arrived completely.
     #[inline]
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<ArrivedMessage>, Violation> {
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<ArrivedMessage>> {
         if self.layout.bell == SharedRingBell::Immediate {
             return Ok(self.arrived.pop_front());
         }
@@ -105,7 +90,7 @@ impl SharedRingReceiver {
         }
         let length = word as u32;
         if length == 0 || length > self.message_bytes_max.saturating_add(1) {
-            return Err(Violation("a length that no message has"));
+            return Err(WRONG_LENGTH);
         }
         let (bytes, peer) = (length - 1, Peer((word >> 32) as u16));
         if header(bytes, peer.0, self.next) != word || !self.repair.has_number(peer) {
@@ -133,26 +118,22 @@ impl SharedRingReceiver {
 
     /// Skips incomplete records that dead senders have left; false if nothing was skipped.
     #[inline]
-    fn pass<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<bool, Violation> {
+    fn pass<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<bool> {
         if self.repair.is_idle(self.releases.tail()) {
             return Ok(false);
         }
         let (gap, next) = self.releases.gap();
-        let Some(vacant) = self.repair.vacant(gap, self.canary, own, effects)? else {
+        let Some(vacant) = self.repair.vacant(gap, self.canary, step)? else {
             return Ok(false);
         };
         let end = next.map_or(vacant, |next| vacant.min(next));
         if self.layout.bell == SharedRingBell::InlinedZeroing {
             // Dead senders have written only within the room that they knew of.
-            reach(self.layout.clear(gap, end.min(self.end()), own.buffer))?;
+            reach(self.layout.clear(gap, end.min(self.end()), step.own.buffer))?;
             self.next = end;
         }
         self.releases.pass(gap, end);
-        self.publish(own);
+        self.publish(step.own);
         Ok(true)
     }
 
@@ -171,50 +152,38 @@ impl SharedRingReceiver {
     }
 }
 
-impl Half for SharedRingReceiver {
+impl ReceiveHalf for SharedRingReceiver {
+    #[cfg(canary)]
+    fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
+        self
+    }
+
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
         for _ in 0..core::mem::take(&mut self.receives) {
-            self.post(peer, effects);
+            post_receive(peer, self.regions, step.effects);
         }
-        self.repair.connected(peer, regions, own, effects)
+        self.repair.connected(peer, regions, step)
     }
 
     fn lost(&mut self, peer: Peer) {
         self.repair.lost(peer);
     }
 
-    fn completed<M: Memory>(
-        &mut self,
-        _: Completed,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn completed<M: Memory>(&mut self, _: Completed, _: &mut Step<'_, M>) -> Checked {
         Ok(())
     }
 
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let Arrival { peer, bytes, .. } = arrival;
-        self.wasted(peer, arrival.name, effects);
-        let Some(immediate) =
-            arrival.immediate.filter(|_| self.layout.bell == SharedRingBell::Immediate)
-        else {
-            return Err(Violation("a message where none comes"));
-        };
-        // Positions are sent as their low 32 bits, and are less than a ring ahead of the tail.
-        let tail = self.releases.tail();
-        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
-        let position = tail + u64::from(ahead) * WORD;
+        self.wasted(peer, arrival.name, step.effects);
+        let immediate = arrival.immediate.filter(|_| self.layout.bell == SharedRingBell::Immediate);
+        let position = self.releases.position(immediate.ok_or(UNEXPECTED)?, WORD);
         if bytes > self.message_bytes_max || position + self.layout.record(bytes) > self.end() {
             return self.blame(peer, "a bell out of range");
         }
@@ -228,53 +197,40 @@ impl Half for SharedRingReceiver {
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
         if self.layout.bell == SharedRingBell::Immediate {
-            self.post(peer, effects);
+            post_receive(peer, self.regions, effects);
         }
     }
-}
 
-impl ReceiveHalf for SharedRingReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
         loop {
-            if let Some(ArrivedMessage { position, offset, bytes, peer }) = self.look(own)? {
+            if let Some(ArrivedMessage { position, offset, bytes, peer }) = self.look(step.own)? {
                 let content = Content::Buffer { offset, bytes };
                 return Ok(Some(Received { held: HeldMessage(position), peer, content }));
             }
-            if !self.pass(own, effects)? {
+            if !self.pass(step)? {
                 return Ok(None);
             }
         }
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let (start, end) = self.releases.release(held)?;
         if self.layout.bell == SharedRingBell::InlinedZeroing
             && !self.canary.is(ChannelMutant::NotZeroed)
         {
-            let cleared = own.buffer.clear(self.layout.place(start), end - start);
+            let cleared = step.own.buffer.clear(self.layout.place(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
-        self.publish(own);
+        self.publish(step.own);
         Ok(())
     }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 }
 
 impl SharedRingReceiver {
     /// Reports a violation of a living sender. A late message of a dead one may arrive at a skipped position.
-    fn blame(&self, peer: Peer, text: &'static str) -> Result<(), Violation> {
+    fn blame(&self, peer: Peer, text: &'static str) -> Checked {
         if self.repair.is_connected(peer) { Err(Violation(text)) } else { Ok(()) }
     }
 }

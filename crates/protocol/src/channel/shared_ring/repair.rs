@@ -23,7 +23,7 @@
 
 use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name, Notify};
-use super::super::half::{Own, Peer, PeerRegions, own as reach};
+use super::super::half::{Checked, Own, Peer, PeerRegions, Step, own as reach};
 use super::super::shape::Shape;
 use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, RingWords, TAG, WELCOME, WORD};
 use crate::wire::Violation;
@@ -88,9 +88,9 @@ impl Repair {
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        let Step { own, effects } = step;
         let Some(sender) = self.senders.get_mut(usize::from(peer.0)) else {
             return Err(Violation("more senders than the ring was made for"));
         };
@@ -139,10 +139,10 @@ impl Repair {
         &mut self,
         gap: u64,
         canary: ChannelCanary,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<u64>, Violation> {
-        if !self.all_answered(canary, own)? {
+        step: &mut Step<'_, M>,
+    ) -> Checked<Option<u64>> {
+        let Step { own, effects } = step;
+        if !self.all_answered(canary, *own)? {
             return Ok(None);
         }
         if self.stale {
@@ -182,11 +182,7 @@ impl Repair {
     }
 
     /// Polls the outstanding answers. False if one is missing.
-    fn all_answered<M: Memory>(
-        &mut self,
-        canary: ChannelCanary,
-        own: Own<'_, M>,
-    ) -> Result<bool, Violation> {
+    fn all_answered<M: Memory>(&mut self, canary: ChannelCanary, own: Own<'_, M>) -> Checked<bool> {
         let Some(query) = &mut self.query else {
             return Ok(true);
         };

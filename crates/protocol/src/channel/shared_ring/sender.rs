@@ -1,19 +1,18 @@
 //! A sender of a shared ring.
 
-use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::acknowledge::ACKNOWLEDGEMENT;
+use super::super::canary::ChannelMutant;
 use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
-    Sending, own as reach,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Step, UNEXPECTED, own as reach,
 };
 use super::super::kind::Kind;
+use super::super::outbound::{Outbound, PushSender};
 use super::super::shape::{Acknowledge, Shape};
-use super::super::window::Window;
 use super::outgoing::Outgoing;
 use super::{
-    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, RingWords, TAG, WELCOME,
-    WORD,
+    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, QUERY, RingWords, TAG, WELCOME, WORD,
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -35,15 +34,10 @@ const REMEMBERED_MAX: usize = 1024;
 pub struct SharedRingSender {
     layout: Layout,
     words: RingWords,
-    message_bytes_max: u32,
     peers_max: u16,
-    regions: OwnRegions,
-    peer: Option<PeerRegions>,
-    lost: bool,
+    out: Outbound,
     /// Its number at the receiver, once welcomed.
     number: Option<u16>,
-    progress: Progress,
-    window: Window,
     outgoing: Outgoing,
     /// Messages with a FETCH_ADD still to be posted, in the order of sending.
     waiting: VecDeque<u32>,
@@ -57,24 +51,17 @@ pub struct SharedRingSender {
     tag: u64,
     /// A query to be answered.
     query: Option<u64>,
-    canary: ChannelCanary,
 }
 
 impl SharedRingSender {
-    /// Creates a sender without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let places = super::places(shape) as usize;
         Self {
             layout: Layout::of(kind, shape),
             words: RingWords::of(shape),
-            message_bytes_max: shape.message_bytes_max,
             peers_max: shape.peers_max,
-            regions,
-            peer: None,
-            lost: false,
+            out: Outbound::new(shape, regions, Acknowledge::ReadTail, (WORD, 0)),
             number: None,
-            progress: Progress::new(Acknowledge::ReadTail, Peer::ONLY, WORD, PROGRESS),
-            window: Window::default(),
             outgoing: Outgoing::new(kind, shape, regions),
             waiting: VecDeque::with_capacity(places),
             fetching: 0,
@@ -82,19 +69,11 @@ impl SharedRingSender {
             positions: VecDeque::with_capacity(REMEMBERED_MAX),
             tag: 0,
             query: None,
-            canary: ChannelCanary::default(),
         }
     }
 
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
-    }
-
     /// Polls for the number that the receiver assigns.
-    fn greet<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn greet<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         match reach(own.bells.load_word(WELCOME))? {
             0 => Ok(()),
             number if number <= u64::from(self.peers_max) => {
@@ -113,7 +92,7 @@ impl SharedRingSender {
         while let Some(place) = self.waiting.pop_front() {
             let at = RemoteSlice { region: self.words.head(to), offset: HEAD };
             let offset = FETCHED + WORD * u64::from(place);
-            let into = LocalSlice { region: self.regions.bells, offset, bytes: WORD as u32 };
+            let into = LocalSlice { region: self.out.regions.bells, offset, bytes: WORD as u32 };
             let record = self.layout.record(self.outgoing.bytes(place));
             effects.fetch_add(Peer::ONLY, Name(place), at, record, into);
             self.fetching += 1;
@@ -121,13 +100,13 @@ impl SharedRingSender {
     }
 
     /// Handles the reservation of a position for the message at this index.
-    fn reserved<M: Memory>(&mut self, place: u32, own: Own<'_, M>) -> Result<(), Violation> {
+    fn reserved<M: Memory>(&mut self, place: u32, own: Own<'_, M>) -> Checked {
         let position = reach(own.bells.load_word(FETCHED + WORD * u64::from(place)))?;
         self.fetching = self.fetching.saturating_sub(1);
         if position > POSITION_MAX || !position.is_multiple_of(WORD) {
             return Err(Violation("an invalid head"));
         }
-        if position < self.progress.tail() {
+        if position < self.out.progress.tail() {
             return Err(Violation("a head below the tail"));
         }
         let at = self.reserved.partition_point(|(before, _)| *before < position);
@@ -140,23 +119,22 @@ impl SharedRingSender {
     /// Whether a record fits between the last known tail and one ring beyond it.
     #[inline]
     fn fits(&self, position: u64, bytes: u32) -> bool {
-        position + self.layout.record(bytes) <= self.progress.tail() + self.layout.ring_bytes
-            || self.canary.is(ChannelMutant::TailUnchecked)
+        position + self.layout.record(bytes) <= self.out.progress.tail() + self.layout.ring_bytes
+            || self.out.canary.is(ChannelMutant::TailUnchecked)
     }
 
     /// Writes the reserved messages that have room; false if one has none.
     fn write_reserved<M: Memory>(
         &mut self,
         to: &PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<bool, Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked<bool> {
         while let Some(&(position, place)) = self.reserved.front() {
             if !self.fits(position, self.outgoing.bytes(place)) {
                 return Ok(false);
             }
             let named = (Name(place | WRITE), self.number.unwrap_or_default());
-            self.outgoing.write((place, position), named, to, own, effects)?;
+            self.outgoing.write((place, position), named, to, step)?;
             self.reserved.pop_front();
         }
         Ok(true)
@@ -165,26 +143,26 @@ impl SharedRingSender {
     /// Frees the source and the index of a message that was written.
     fn written(&mut self, place: u32) {
         if let Some(source) = self.outgoing.take(place) {
-            self.window.done(source);
+            self.out.window.done(source);
         }
     }
 
     /// READs the tail, unless a READ of it is in flight.
     fn fetch_tail(&mut self, to: &PeerRegions, effects: &mut Effects) {
         let to = PeerRegions { bells: self.words.tail(to), ..*to };
-        self.progress.fetch(&to, &self.regions, effects);
+        self.out.full(&to, effects);
     }
 
     /// Drops the positions that the receiver has processed.
     fn forget(&mut self) {
-        let tail = self.progress.tail();
+        let tail = self.out.progress.tail();
         while self.positions.front().is_some_and(|position| *position < tail) {
             self.positions.pop_front();
         }
     }
 
     /// Polls for a query.
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         let word = reach(own.bells.load_word(QUERY))?;
         if word & TAG != self.tag && self.query.is_none() {
             self.tag = word & TAG;
@@ -198,7 +176,7 @@ impl SharedRingSender {
         let Some((gap, number)) = self.query.zip(self.number) else {
             return;
         };
-        if self.fetching > 0 && !self.canary.is(ChannelMutant::AnswersWhileFetching) {
+        if self.fetching > 0 && !self.out.canary.is(ChannelMutant::AnswersWhileFetching) {
             return;
         }
         self.query = None;
@@ -216,20 +194,10 @@ impl SharedRingSender {
         &mut self,
         payload: Payload<'_>,
         effects: &mut Effects,
-    ) -> Result<(PeerRegions, u32), HalfRefusal> {
-        let Some(to) = self.peer else {
-            return Err(HalfRefusal::NotConnected);
-        };
-        if self.lost {
-            return Err(HalfRefusal::Lost);
-        }
-        let bytes_max = self.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(HalfRefusal::TooLong { bytes_max });
-        }
-        let Some(place) = self.outgoing.room().filter(|_| self.window.has_room()) else {
-            return Err(HalfRefusal::Full);
-        };
+    ) -> Accepted<(PeerRegions, u32)> {
+        let (to, _) = self.out.check(payload)?;
+        let place = self.outgoing.room().filter(|_| self.out.window.has_room());
+        let place = place.ok_or(HalfRefusal::Full)?;
         if self.remembered() >= REMEMBERED_MAX {
             self.fetch_tail(&to, effects);
             return Err(HalfRefusal::Full);
@@ -243,22 +211,28 @@ impl SharedRingSender {
     }
 }
 
-impl Half for SharedRingSender {
+impl PushSender for SharedRingSender {
+    fn outbound(&mut self) -> &mut Outbound {
+        &mut self.out
+    }
+
+    fn outbound_ref(&self) -> &Outbound {
+        &self.out
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
         regions: PeerRegions,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
-        reach(own.bells.store_word(ONE, 1))?;
-        self.peer = Some(regions);
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        reach(step.own.bells.store_word(ONE, 1))?;
+        self.out.peer = Some(regions);
         Ok(())
     }
 
     fn lost(&mut self, _: Peer) {
-        self.lost = true;
-        self.window.clear();
+        self.out.lost();
         self.outgoing.clear();
         self.waiting.clear();
         self.reserved.clear();
@@ -266,108 +240,73 @@ impl Half for SharedRingSender {
         self.query = None;
     }
 
-    fn advance<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(to) = self.peer.filter(|_| !self.lost) else {
+    fn advance<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
+        let Some(to) = self.out.living() else {
             return Ok(());
         };
         if self.number.is_none() {
-            self.greet(own)?;
+            self.greet(step.own)?;
         }
-        self.look(own)?;
-        self.answer(&to, effects);
-        self.reserve(&to, effects);
-        if !self.write_reserved(&to, own, effects)? {
-            self.fetch_tail(&to, effects);
+        self.look(step.own)?;
+        self.answer(&to, step.effects);
+        self.reserve(&to, step.effects);
+        if !self.write_reserved(&to, step)? {
+            self.fetch_tail(&to, step.effects);
         }
         Ok(())
     }
 
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(to) = self.peer.filter(|_| !self.lost) else {
+    fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
+        let Some(to) = self.out.living() else {
             return Ok(());
         };
         match completed.name {
             ACKNOWLEDGEMENT => {
-                self.progress.fetched(POSITION_MAX, own)?;
+                self.out.progress.fetched(POSITION_MAX, step.own)?;
                 self.forget();
-                self.write_reserved(&to, own, effects)?;
+                self.write_reserved(&to, step)?;
             }
             Name(name) if name & WRITE != 0 => self.written(name & !WRITE),
             Name(place) => {
-                self.reserved(place, own)?;
-                if !self.write_reserved(&to, own, effects)? {
-                    self.fetch_tail(&to, effects);
+                self.reserved(place, step.own)?;
+                if !self.write_reserved(&to, step)? {
+                    self.fetch_tail(&to, step.effects);
                 }
-                self.answer(&to, effects);
+                self.answer(&to, step.effects);
             }
         }
         Ok(())
     }
 
-    fn arrived<M: Memory>(
-        &mut self,
-        _: Arrival,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
-        Err(Violation("a message where none comes"))
+    fn arrived<M: Memory>(&mut self, _: Arrival, _: &mut Step<'_, M>) -> Checked {
+        Err(UNEXPECTED)
     }
-}
 
-impl SendHalf for SharedRingSender {
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, HalfRefusal> {
-        let (to, place) = self.room(payload, effects)?;
-        self.outgoing.put(place, payload, self.window.next_place(), own)?;
-        let sending = match payload {
-            Payload::Bytes(_) => self.window.take_done(),
-            Payload::Gather(_) => self.window.take(),
-        };
+    fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
+        let (to, place) = self.room(payload, step.effects)?;
+        self.outgoing.put(place, payload, self.out.window.next_place(), step.own)?;
+        let sending = self.out.take(payload);
         self.waiting.push_back(place);
         if self.number.is_none() {
             // The next `advance` detects and reports the same violation.
-            let _ = self.greet(own);
+            let _ = self.greet(step.own);
         }
-        self.reserve(&to, effects);
+        self.reserve(&to, step.effects);
         Ok(sending)
     }
 
-    fn ready<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        self.room(payload, effects).map(|_| ())
+    fn ready<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted<()> {
+        self.room(payload, step.effects).map(|_| ())
     }
 
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
-
     fn ask_progress(&mut self, effects: &mut Effects) {
-        if let Some(to) = self.peer.filter(|_| !self.lost && !self.positions.is_empty()) {
+        if let Some(to) = self.out.living().filter(|_| !self.positions.is_empty()) {
             self.fetch_tail(&to, effects);
         }
     }
 
-    fn is_done(&self, sending: Sending) -> bool {
-        self.window.is_done(sending)
-    }
-
     /// True only once the tail has been READ: see [`Self::ask_progress`].
     fn is_drained(&self) -> bool {
-        self.outgoing.is_empty() && self.positions.is_empty() && self.window.is_empty()
+        self.outgoing.is_empty() && self.positions.is_empty() && self.out.window.is_empty()
     }
 }

@@ -3,10 +3,9 @@ extern crate std;
 mod world;
 
 use super::super::Name;
-use super::super::half::{
-    Arrival, Content, Half as _, HalfRefusal, Payload, Peer, Received, SendHalf,
-};
+use super::super::half::{Arrival, Content, Half as _, HalfRefusal, Payload, Peer, Received};
 use super::super::kind::Kind;
+use super::super::outbound::PROGRESS;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::*;
 use crate::wire::Violation;
@@ -298,7 +297,7 @@ fn ring_without_senders_skips_all_and_accepts_a_new_sender() {
     world.lose(0);
     assert!(world.receive().unwrap().is_none());
     assert_eq!(world.tail(), 4 * 56);
-    world.senders[0].0 = SharedRingSender::new(kind, &SHAPE, OWN);
+    world.senders[0].0 = super::super::Sender::new(kind, &SHAPE, OWN);
     world.senders[0].1 = RingHalf::new(&plan_sender(kind, &SHAPE));
     let World { senders, receiver, at, .. } = &mut world;
     let (half, side) = &mut senders[0];

@@ -1,5 +1,5 @@
 //! WRITE into mailboxes of one size at the receiver (001 §4.2). Three channels have separate mailboxes for each
-//! sender; the fourth, [`reserved`], has a pool for all.
+//! sender; the fourth (`reserved`) has a pool for all.
 //!
 //! ```text
 //! write-slot-detached                    mailbox: | message | ... |
@@ -30,31 +30,21 @@
 //! *Assumed*: detached, that requests take effect in order; inlined, that the bytes of a WRITE land in order, not
 //! that WRITEs do; immediate, nothing.
 
-mod choice;
 mod receiver;
-pub mod reserved;
 mod sender;
 #[cfg(test)]
 mod tests;
 
 use super::kind::Kind;
+use super::outbound::{Frame, FrameWord, padding, staging_bytes};
 use super::shape::{Acknowledge, MemoryPlan, Shape, Signal};
-use super::window::Window;
 use farside_base::Access;
 
-pub use choice::{WriteSlotReceiver, WriteSlotSender};
-pub use receiver::MailboxReceiver;
-pub use sender::MailboxSender;
+pub(super) use receiver::MailboxReceiver;
+pub(super) use sender::MailboxSender;
 
 /// The size of a bell in bytes.
 const WORD: u64 = 8;
-
-/// The sender's bells: the receiver's progress in the first line, then the words gathered around messages: a zero,
-/// and a word for each message in flight.
-const PROGRESS: u64 = 0;
-const ZEROES: u64 = 64;
-const WORDS: u64 = 128;
-const SENDER_BELLS: u64 = WORDS + WORD * Window::MESSAGES as u64;
 
 /// The receiver's bells: its progress in the first line, if the sender READs it; whether the sender chooses
 /// mailboxes; the detached bells.
@@ -83,6 +73,11 @@ impl MailboxBell {
             (_, Signal::Message) => Self::Announced,
             (_, Signal::Word) => Self::Detached,
         }
+    }
+
+    /// Whether it is apart from the message.
+    const fn rings(self) -> bool {
+        matches!(self, Self::Detached | Self::Announced)
     }
 
     /// Bytes from a mailbox to the next one.
@@ -116,25 +111,20 @@ const fn immediate(number: u64, slot: u32) -> u32 {
     (number as u32) << SLOT_BITS | slot
 }
 
-/// The size of the padding before a message, with which its WRITE begins and ends at a word.
-#[inline]
-const fn padding(bytes: u32) -> u32 {
-    bytes.next_multiple_of(8) - bytes
+/// The words around a message that ends with its bell at the end of a mailbox, and its offset.
+pub(super) const fn at_end(bytes: u32, bell: FrameWord, end: u64) -> (Frame, u64) {
+    let padding = padding(bytes);
+    let offset = end - WORD - bytes as u64 - padding as u64;
+    (Frame { padding, after: bell, ..Frame::BARE }, offset)
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
-    if matches!(kind, Kind::WriteSlotReserved) {
-        return reserved::plan_sender(shape);
-    }
-    MemoryPlan::words(SENDER_BELLS).with_acknowledgements(shape)
+pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(staging_bytes(WORD)).with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
-    if matches!(kind, Kind::WriteSlotReserved) {
-        return reserved::plan_receiver(shape);
-    }
+pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let how = MailboxBell::of(kind, shape);
     let bells = if matches!(how, MailboxBell::Detached) { WORD * shape.slots as u64 } else { 0 };
     let plan = MemoryPlan::words(BELLS + bells)

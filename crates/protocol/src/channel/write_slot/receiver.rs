@@ -1,22 +1,18 @@
 //! The receiver of messages in mailboxes of one sender.
 
-use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name};
+use super::super::canary::ChannelMutant;
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, own as reach,
+    Accepted, Arrival, Checked, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer, Received,
+    Step, WRONG_LENGTH, own as reach,
 };
+use super::super::inbound::{Inbound, ReceiveHalf};
 use super::super::kind::Kind;
 use super::super::shape::Shape;
-use super::{BELLS, CHOSEN, MailboxBell, PROGRESS, SLOT_BITS, WORD};
+use super::{BELLS, CHOSEN, MailboxBell, SLOT_BITS, WORD};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::{LocalSlice, Memory};
-
-/// The name of every receive: they are all alike.
-const RECEIVE: Name = Name(0);
+use farside_base::Memory;
 
 /// The state of a message among those that the sender may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -55,10 +51,8 @@ struct Mailbox {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxReceiver {
     how: MailboxBell,
-    message_bytes_max: u32,
     step: u64,
-    regions: OwnRegions,
-    peer: Option<PeerRegions>,
+    inbound: Inbound,
     /// Messages before this number are released.
     tail: u64,
     /// The number of the message that is handed out next, if bells are polled.
@@ -70,46 +64,23 @@ pub struct MailboxReceiver {
     chosen: bool,
     /// Numbers of messages that have arrived and were not received by the program.
     ready: VecDeque<u64>,
-    receives: u32,
-    acknowledger: Acknowledger,
-    canary: ChannelCanary,
 }
 
 impl MailboxReceiver {
-    /// Creates a receiver without a peer.
-    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let how = MailboxBell::of(kind, shape);
         let (slots, receives) = (shape.slots as usize, how.receives(shape));
-        let (back, capacity) = (shape.acknowledge, u64::from(shape.slots));
         Self {
             how,
-            message_bytes_max: shape.message_bytes_max,
             step: how.step(shape),
-            regions,
-            peer: None,
+            inbound: Inbound::new(shape, regions, receives, (1, u64::from(shape.slots))),
             tail: 0,
             next: 0,
             messages: alloc::vec![SlotMessage::UNSEEN; slots],
             mailboxes: alloc::vec![Mailbox { bell: 0, used: 0 }; slots],
             chosen: false,
             ready: VecDeque::with_capacity(receives as usize),
-            receives,
-            acknowledger: Acknowledger::new(back, Peer::ONLY, 1, PROGRESS, capacity),
-            canary: ChannelCanary::default(),
         }
-    }
-
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self.acknowledger.set_canary(self.canary);
-        self
-    }
-
-    fn post(&self, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(Peer::ONLY, RECEIVE, into);
     }
 
     /// The index of a message's entry.
@@ -120,20 +91,18 @@ impl MailboxReceiver {
 
     /// The length in a bell.
     #[inline]
-    fn length(&self, bell: u64) -> Result<u32, Violation> {
-        match (bell as u32).checked_sub(1) {
-            Some(bytes) if bytes <= self.message_bytes_max => Ok(bytes),
-            _ => Err(Violation("a length that no message has")),
-        }
+    fn length(&self, bell: u64) -> Checked<u32> {
+        let bytes = (bell as u32).checked_sub(1);
+        bytes.filter(|bytes| *bytes <= self.inbound.message_bytes_max).ok_or(WRONG_LENGTH)
     }
 
     /// The message number with these low bits, which are all but the `short` highest of 32.
     #[inline]
-    fn number(&self, low: u32, short: u32) -> Result<u64, Violation> {
+    fn number(&self, low: u32, short: u32) -> Checked<u64> {
         let ahead = (low.wrapping_sub(self.tail as u32) << short) >> short;
         let number = self.tail + u64::from(ahead);
         // The sender knows no more than what was acknowledged.
-        if number >= self.acknowledger.told() + self.messages.len() as u64 {
+        if number >= self.inbound.acknowledger.told() + self.messages.len() as u64 {
             return Err(Violation("a message out of turn"));
         }
         Ok(number)
@@ -141,8 +110,8 @@ impl MailboxReceiver {
 
     /// Notes a message in a mailbox.
     #[inline]
-    fn note(&mut self, number: u64, slot: u32, bytes: u32) -> Result<(), Violation> {
-        let (place, told) = (self.place(number), self.acknowledger.told());
+    fn note(&mut self, number: u64, slot: u32, bytes: u32) -> Checked {
+        let (place, told) = (self.place(number), self.inbound.acknowledger.told());
         let Some(mailbox) = self.mailboxes.get_mut(slot as usize) else {
             return Err(Violation("a slot that does not exist"));
         };
@@ -173,7 +142,7 @@ impl MailboxReceiver {
 
     /// Polls a mailbox's bell.
     #[inline]
-    fn look<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) -> Result<(), Violation> {
+    fn look<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) -> Checked {
         let (memory, at) = self.bell_of(slot, own);
         let bell = reach(memory.load_word(at))?;
         if self.mailboxes.get(slot as usize).is_some_and(|mailbox| mailbox.bell == bell) {
@@ -197,7 +166,7 @@ impl MailboxReceiver {
 
     /// The number of the next message, if it has arrived.
     #[inline]
-    fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u64>, Violation> {
+    fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<u64>> {
         if matches!(self.how, MailboxBell::Announced | MailboxBell::Immediate) {
             return Ok(self.ready.pop_front());
         }
@@ -230,62 +199,28 @@ impl MailboxReceiver {
     }
 }
 
-impl Half for MailboxReceiver {
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.peer = Some(regions);
-        for _ in 0..self.receives {
-            self.post(effects);
-        }
-        Ok(())
-    }
-
-    fn lost(&mut self, _: Peer) {
-        self.peer = None;
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        if completed.name == ACKNOWLEDGEMENT {
-            self.acknowledger.completed(self.peer.as_ref(), effects);
-        }
-        Ok(())
+impl ReceiveHalf for MailboxReceiver {
+    fn inbound(&mut self) -> Option<&mut Inbound> {
+        Some(&mut self.inbound)
     }
 
     #[inline]
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.receives > 0) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
+        let immediate = self.inbound.immediate(arrival, step.effects)?;
         let slot = immediate & ((1 << SLOT_BITS) - 1);
         let number = self.number(immediate >> SLOT_BITS, SLOT_BITS)?;
         let bytes = if self.how == MailboxBell::Announced {
             if slot as usize >= self.mailboxes.len() {
                 return Err(Violation("a slot that does not exist"));
             }
-            let (memory, at) = self.bell_of(slot, own);
+            let (memory, at) = self.bell_of(slot, step.own);
             let bell = reach(memory.load_word(at))?;
             if (bell >> 32) as u32 != number as u32 || arrival.bytes > 0 {
                 return Err(Violation("a bell before its message"));
             }
             self.length(bell)?
-        } else if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
+        } else if arrival.bytes > self.inbound.message_bytes_max {
+            return Err(WRONG_LENGTH);
         } else {
             arrival.bytes
         };
@@ -293,16 +228,10 @@ impl Half for MailboxReceiver {
         self.ready.push_back(number);
         Ok(())
     }
-}
 
-impl ReceiveHalf for MailboxReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
-        let Some(number) = self.find(own)? else {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
+        let Some(number) = self.find(step.own)? else {
             return Ok(None);
         };
         let place = self.place(number);
@@ -316,24 +245,17 @@ impl ReceiveHalf for MailboxReceiver {
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let all = self.messages.len() as u64;
         let place = self.place(held.0);
         let known = held.0 >= self.tail && held.0 - self.tail < all;
         let message = self.messages.get_mut(place).filter(|_| known);
-        let Some(message) = message.filter(|message| message.state == SlotState::Held) else {
-            return Err(HalfRefusal::NoSuch("held message"));
-        };
+        let message = message.filter(|message| message.state == SlotState::Held).ok_or(NOT_HELD)?;
         message.state = SlotState::Released;
         let slot = message.slot;
         if self.how == MailboxBell::Inlined {
-            let (memory, at) = self.bell_of(slot, own);
-            if !self.canary.is(ChannelMutant::BellNotCleared) {
+            let (memory, at) = self.bell_of(slot, step.own);
+            if !self.inbound.canary.is(ChannelMutant::BellNotCleared) {
                 let cleared = memory.store_word(at, 0);
                 debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
             }
@@ -341,22 +263,14 @@ impl ReceiveHalf for MailboxReceiver {
                 mailbox.bell = 0;
             }
         }
-        let mut tail = self.tail;
-        while let Some(message) = self.messages.get_mut((tail % all) as usize) {
+        while let Some(message) = self.messages.get_mut((self.tail % all) as usize) {
             if message.state != SlotState::Released {
                 break;
             }
             *message = SlotMessage::UNSEEN;
-            tail += 1;
+            self.tail += 1;
         }
-        if tail > self.tail {
-            self.tail = tail;
-            self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
-        }
+        self.inbound.processed(self.tail, step);
         Ok(())
-    }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        self.acknowledger.now(self.peer.as_ref(), effects);
     }
 }

@@ -1,6 +1,6 @@
 extern crate std;
 
-use super::super::half::{Half as _, HalfRefusal, SendHalf as _};
+use super::super::half::{Half as _, HalfRefusal};
 use super::super::hand_tests::Wire;
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};

@@ -20,50 +20,6 @@ use crate::member::event::{Effects, MemberEffect};
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// Accusations that have not been judged.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Accusations {
-    /// Pairs of live members that are not suspects, the smaller number first, without duplicates.
-    pairs: Vec<(NodeId, NodeId)>,
-    /// They were judged once, and some wait for a vote.
-    postponed: bool,
-}
-
-impl Accusations {
-    /// Adds a pair; returns whether it is new.
-    fn insert(&mut self, one: NodeId, other: NodeId) -> bool {
-        let pair = (one.min(other), one.max(other));
-        let new = !self.pairs.contains(&pair);
-        if new {
-            self.pairs.push(pair);
-            self.pairs.sort_unstable();
-        }
-        new
-    }
-
-    /// Drops the accusations of a member that was removed or is a suspect.
-    pub(super) fn forget(&mut self, node: NodeId) {
-        self.pairs.retain(|(one, other)| *one != node && *other != node);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
-    }
-
-    pub(super) fn contains(&self, node: NodeId) -> bool {
-        self.degree(node) > 0
-    }
-
-    /// Whether accusations wait for the vote about the members removed first.
-    pub(super) fn are_postponed(&self) -> bool {
-        self.postponed && !self.is_empty()
-    }
-
-    fn degree(&self, node: NodeId) -> usize {
-        self.pairs.iter().filter(|(one, other)| *one == node || *other == node).count()
-    }
-}
-
 impl Membership {
     /// Notes, at the coordinator or the node that takes over, that a member cannot reach another.
     pub(super) fn accused(&mut self, by: NodeId, node: NodeId, effects: &mut Effects) {

@@ -19,10 +19,11 @@
 
 use super::{Membership, MembershipStage, refusal};
 use crate::member::canary::MemberMutant;
-use crate::member::event::{Effects, Leases, MemberEffect};
+use crate::member::event::{Effects, MemberEffect};
 use crate::member::hello::{JoinRefusal, ListedMember};
 use crate::member::message::MemberMessage;
 use crate::member::roster::RosterEntry;
+use crate::member::settings::Leases;
 use crate::wire::Violation;
 use alloc::format;
 use farside_base::{ErrorCode, Generation, NodeId, ViewNumber};

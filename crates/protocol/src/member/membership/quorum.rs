@@ -33,6 +33,7 @@
 //!
 //! Meanwhile the coordinator admits no node, since it would not know the dead one.
 
+use super::judgement::Vote;
 use super::{Membership, MembershipStage, refusal};
 use crate::member::canary::MemberMutant;
 use crate::member::event::{Effects, MemberEffect};
@@ -41,15 +42,6 @@ use crate::member::roster::RosterEntry;
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet};
-
-/// A vote of the coordinator on its suspects.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Vote {
-    /// Counts the votes, so that late answers to earlier ones are recognized.
-    pub(super) round: u64,
-    /// The members that have answered this vote.
-    pub(super) ayes: NodeSet,
-}
 
 const UNREACHED: &str = "a member is out of reach of this joiner";
 const ISOLATED: &str = "most of the cluster is out of reach";

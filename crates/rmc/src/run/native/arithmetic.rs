@@ -1,6 +1,6 @@
 //! Templates of arithmetic.
 
-use super::compile::{Compiler, home};
+use super::compiler::{Compiler, home};
 use super::emit::{MemoryOperand, R10, RAX, RBP, RCX, RDX, Reg, When};
 use super::entry::BORROWED;
 use crate::decode::{Code, Op, ZERO};

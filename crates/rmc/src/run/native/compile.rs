@@ -9,125 +9,26 @@
 use alloc::vec::Vec;
 
 use super::super::machine::frame_pointer;
-use super::CompileError;
+use super::compiler::{
+    Cold, CompileError, CompileState, Compiler, HOMES, Paid, R10Value, condition,
+    condition_or_jump, home, leaves, word_bytes,
+};
 use super::emit::{
-    Emitter, Hole, MemoryOperand, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI,
-    RDX, RSI, Reg, When,
+    Emitter, Hole, MemoryOperand, R10, R11, RAX, RBP, RCX, RDI, RDX, RSI, Reg, When,
 };
 use super::entry::{
     AREAS, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE, LEFT, METER, REGISTERS,
     RETURNED, SLOT,
 };
 use super::later::{FIRST_KEPT, Later, PendingRegisters};
-use super::reads::SlowRead;
-use super::relied::Relied;
-use super::words::{Careful, Group, word_bytes};
 use crate::cost::Charges;
 use crate::decode::{Area, Code, Op, ZERO, uses};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
 use crate::verify::Verified;
 
-/// Where R0 to R10 live.
-const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
 /// Where the instructions that are left live.
 const METER_HOME: Reg = R11;
-/// Rarely executed code, placed after all other code.
-pub(super) enum Cold {
-    /// Leaves at a slot, and returns an amount to the meter.
-    Leave { from: Hole, slot: usize, cost: u32 },
-    /// Makes a region the last one, copies R0, and continues with the code of a slot.
-    Entry { slot: usize, region: Option<Later>, copy: Option<Reg>, to: usize },
-    /// A word of another region than the last one, or one that has to be asked for.
-    Word {
-        other: Option<Hole>,
-        outside: Hole,
-        slot: usize,
-        arguments: [Later; 2],
-        /// The positions where the region is known, and where the word is loaded.
-        known: usize,
-        done: usize,
-        /// The register that gets the word besides R0.
-        to: Reg,
-    },
-    /// A read of another region than the last one, or one that has to be asked for.
-    Read(SlowRead),
-    /// A group of words that has to be checked one by one.
-    Careful(Careful),
-    /// Makes a region the last one, and returns to a position of the code.
-    Other { from: Hole, region: Later, to: usize },
-    /// Charges a jump, if it costs something, establishes what the code of its target relies on, and continues there.
-    Way { from: Hole, paid: Option<Paid>, relied: Option<Relied>, target: usize },
-}
-
-/// What a slot is charged before anything of it is done.
-#[derive(Clone, Copy)]
-pub(super) struct Paid {
-    slot: usize,
-    /// Of the instruction, and of the mark too, which is paid already.
-    cost: u32,
-    mark: u32,
-}
-
-/// What is known of the program's and the processor's registers where code is added.
-#[derive(Clone, Copy, Default)]
-pub(super) struct CompileState {
-    /// The pending values of R1 to R5.
-    pub(super) later: PendingRegisters,
-    /// The region that is certainly the last one.
-    pub(super) last: Option<Later>,
-    pub(super) held: R10Value,
-}
-
-/// What R10 of the processor has.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum R10Value {
-    #[default]
-    Nothing,
-    /// Where the last region starts.
-    Base,
-    /// What is added to addresses of an area to get native ones.
-    Area(u8),
-}
-
-pub(super) struct Compiler<'a> {
-    pub(super) ops: &'a [Op],
-    pub(super) verified: &'a Verified,
-    pub(super) out: Emitter,
-    /// For each slot, the start of its code and its entry.
-    pub(super) places: Vec<(u32, Option<u32>)>,
-    /// Join points.
-    pub(super) meetings: &'a [bool],
-    /// Safepoints, except those after helpers.
-    pub(super) pauses: Vec<bool>,
-    /// What the code of a slot relies on. Every predecessor establishes it.
-    pub(super) relied: Vec<Option<Relied>>,
-    /// Live registers at each slot, as bits.
-    pub(super) live: &'a [u16],
-    /// Slots that one jump alone leads to, and no other way.
-    pub(super) behind_one: Vec<bool>,
-    pub(super) state: CompileState,
-    /// Words that have been checked together, and whether the code that is added checks each for itself.
-    pub(super) group: Option<Group>,
-    pub(super) careful: bool,
-    /// What R0 has been copied to already, which is all that the next slot does.
-    pub(super) copied: Option<Reg>,
-    /// Jumps to slots.
-    pub(super) jumps: Vec<(Hole, usize)>,
-    pub(super) cold: Vec<Cold>,
-    /// Code that looks up a return address.
-    tables: Vec<Hole>,
-    /// Code that calls a helper, and code that leaves.
-    help: usize,
-    leave: usize,
-    /// Whether the program calls itself.
-    recursive: bool,
-    /// Bits of the registers that the program has to do with.
-    used: u16,
-    /// The used registers that the convention preserves, an even number for the alignment of calls.
-    kept: Vec<Reg>,
-}
-
 /// The code of a program.
 pub(super) struct Compiled {
     pub(super) code: Vec<u8>,
@@ -759,11 +660,6 @@ fn behind_one(verified: &Verified) -> Vec<bool> {
     (0..ops.len()).map(alone).collect()
 }
 
-/// Whether an operation never falls through to the next one.
-pub(super) fn leaves(op: Op) -> bool {
-    matches!(op.code, Code::Jump | Code::Exit)
-}
-
 /// The registers that a program uses, as bits. Functions preserve those that outlive calls.
 fn used(verified: &Verified) -> u16 {
     let code = &verified.program().code;
@@ -785,39 +681,4 @@ fn used(verified: &Verified) -> u16 {
 
 fn register(at: usize) -> MemoryOperand {
     MemoryOperand::at(RBP, REGISTERS + at as i32 * 8)
-}
-
-pub(super) fn home(register: u8) -> Reg {
-    HOMES[usize::from(register).min(10)]
-}
-
-pub(super) fn condition_or_jump(code: Code) -> bool {
-    code == Code::Jump || condition(code).is_some()
-}
-
-/// Whether a comparison is of 64 bits, and when it jumps.
-pub(super) fn condition(code: Code) -> Option<(bool, When)> {
-    Some(match code {
-        Code::Equal => (true, When::EQUAL),
-        Code::Greater => (true, When::ABOVE),
-        Code::GreaterEqual => (true, When::ABOVE_EQUAL),
-        Code::Set | Code::NotEqual => (true, When::NOT_EQUAL),
-        Code::SignedGreater => (true, When::GREATER),
-        Code::SignedGreaterEqual => (true, When::GREATER_EQUAL),
-        Code::Less => (true, When::BELOW),
-        Code::LessEqual => (true, When::BELOW_EQUAL),
-        Code::SignedLess => (true, When::LESS),
-        Code::SignedLessEqual => (true, When::LESS_EQUAL),
-        Code::Equal32 => (false, When::EQUAL),
-        Code::Greater32 => (false, When::ABOVE),
-        Code::GreaterEqual32 => (false, When::ABOVE_EQUAL),
-        Code::Set32 | Code::NotEqual32 => (false, When::NOT_EQUAL),
-        Code::SignedGreater32 => (false, When::GREATER),
-        Code::SignedGreaterEqual32 => (false, When::GREATER_EQUAL),
-        Code::Less32 => (false, When::BELOW),
-        Code::LessEqual32 => (false, When::BELOW_EQUAL),
-        Code::SignedLess32 => (false, When::LESS),
-        Code::SignedLessEqual32 => (false, When::LESS_EQUAL),
-        _ => return None,
-    })
 }

@@ -12,6 +12,7 @@
 
 mod arithmetic;
 mod compile;
+mod compiler;
 mod emit;
 mod entry;
 mod later;
@@ -21,7 +22,6 @@ mod words;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 
 use super::fast;
 use super::machine::{Machine, Registers, StartError, admit, frame_pointer};
@@ -31,31 +31,11 @@ use crate::limits::Budget;
 use crate::verify::Verified;
 use entry::{Data, Mapping, NativeExit, Start};
 
+pub use compiler::CompileError;
 pub use entry::NativeRegion;
 
 /// Bits of the places that are constants and variables.
 const DATA: u8 = 7;
-
-/// Why there is no machine code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CompileError {
-    /// The code would be larger than jumps reach.
-    TooLarge,
-    /// The system gives no memory for code.
-    NoMemory,
-}
-
-impl fmt::Display for CompileError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::TooLarge => "the machine code would be too large: interpret the program",
-            Self::NoMemory => "the system gives no memory for machine code: interpret the program",
-        })
-    }
-}
-
-impl core::error::Error for CompileError {}
 
 /// A verified program with its machine code.
 #[derive(Debug)]

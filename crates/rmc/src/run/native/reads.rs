@@ -3,28 +3,14 @@
 //! Each is checked: its region is the last one, it is in bounds, it consists of whole aligned words (so that none of
 //! them tears), and the budget covers it. If one of these fails, the helper is called, which reports the reason.
 
-use super::CompileError;
-use super::compile::{Cold, Compiler, R10Value, home};
-use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, When};
+use super::compiler::{Cold, CompileError, Compiler, R10Value, SlowRead, home};
+use super::emit::{MemoryOperand, R10, RAX, RBP, RCX, When};
 use super::entry::{AREAS, BYTES_LEFT, CALLS_LEFT, LAST_BASE, LAST_NUMBER, LAST_WORDS};
 use super::later::{Later, PendingRegisters};
 use crate::decode::{Area, Code, Op};
 
 /// Bytes of the longest read that is carried out in place.
 const BYTES_MAX: i32 = 64;
-
-/// A read with the slow path that calls its helper.
-pub(super) struct SlowRead {
-    /// Where its region is another one than the last.
-    other: Hole,
-    /// Where it cannot be carried out in place.
-    outside: [Option<Hole>; 5],
-    slot: usize,
-    waiting: PendingRegisters,
-    /// The positions where the region is known, and where the bytes are read.
-    known: usize,
-    done: usize,
-}
 
 impl Compiler<'_> {
     /// Compiles the helper `read` if it reads a few whole words into the stack. Returns false otherwise.

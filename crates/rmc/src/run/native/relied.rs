@@ -4,21 +4,13 @@
 //! iteration. Every predecessor of the header establishes it: fall-through, jumps, and entries from outside. The target
 //! of a single jump relies on what is known at the jump.
 
-use super::compile::{Cold, Compiler, Paid, R10Value, condition, condition_or_jump};
+use super::compiler::{
+    Cold, Compiler, Paid, R10Value, Relied, condition, condition_or_jump, ends_group, word_bytes,
+};
 use super::emit::{Hole, MemoryOperand, R10, RBP, When};
 use super::entry::{LAST_BASE, LAST_NUMBER};
 use super::later::{Later, PendingRegisters};
-use super::words::{ends_group, word_bytes};
 use crate::decode::{Code, uses};
-
-/// What the code of a slot relies on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Relied {
-    /// The last region.
-    pub(super) region: Later,
-    /// Whether R10 holds the start of the region.
-    base: bool,
-}
 
 impl Compiler<'_> {
     /// Lets loops rely on the region of the first word that they load.

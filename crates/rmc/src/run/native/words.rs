@@ -5,48 +5,15 @@
 //! fails (another region, the region's end, or a word that has to be requested), a second copy of the group's code
 //! continues, which is *careful*: it checks each word separately. Entries in the middle of a group go there too.
 
-use super::CompileError;
-use super::compile::{Cold, CompileState, Compiler, R10Value, condition, home};
+use super::compiler::{
+    Careful, Cold, CompileError, Compiler, Group, R10Value, condition, ends_group, home, word_bytes,
+};
 use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, Reg, When};
 use super::entry::{
     LAST_BASE, LAST_INNER, LAST_NUMBER, LAST_WORDS, REGION_COUNT, REGION_SHIFT, REGIONS, ROOM,
 };
 use super::later::{FIRST_KEPT, Later, PendingRegisters};
-use crate::decode::{Code, Op, uses};
-use crate::helpers::Call;
-
-/// Words of one region around one register that are loaded consecutively, without join point or mark in between.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Group {
-    /// The slots of its first and its last call.
-    first: usize,
-    last: usize,
-    region: Later,
-    /// The register, and the lowest offset from it.
-    base: u8,
-    least: i32,
-}
-
-impl Group {
-    /// Whether it has begun before a slot and ends not before it.
-    pub(super) fn is_around(&self, slot: usize) -> bool {
-        self.first < slot && slot <= self.last
-    }
-
-    fn has(&self, [region, offset]: [Later; 2]) -> bool {
-        let within =
-            |number: i32| (0..=ROOM).contains(&(i64::from(number) - i64::from(self.least)));
-        region == self.region
-            && matches!(offset, Later::Sum(base, number) if base == self.base && within(number))
-    }
-}
-
-/// Code that continues if a group could not be checked as a whole.
-pub(super) struct Careful {
-    from: [Option<Hole>; 2],
-    group: Group,
-    state: CompileState,
-}
+use crate::decode::{Code, uses};
 
 impl Compiler<'_> {
     /// The group that begins with the word that a slot loads.
@@ -257,28 +224,5 @@ impl Compiler<'_> {
         out.store(MemoryOperand::at(RBP, LAST_INNER), R10);
         out.here(narrow);
         unknown
-    }
-}
-
-/// Whether an operation may change the last region, or may not fall through.
-pub(super) fn ends_group(op: Op) -> bool {
-    matches!(
-        op.code,
-        Code::HelperLoad
-            | Code::HelperRead
-            | Code::Helper
-            | Code::Call
-            | Code::Atomic
-            | Code::Jump
-            | Code::Exit
-    )
-}
-
-/// Bytes of the word that an operation loads from a region.
-pub(super) fn word_bytes(op: Op) -> Option<u8> {
-    match op.code {
-        Code::HelperLoad => Some(8),
-        Code::Helper if op.immediate == Call::LoadU32 as i32 => Some(4),
-        _ => None,
     }
 }

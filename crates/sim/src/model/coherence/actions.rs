@@ -1,4 +1,4 @@
-//! What can happen, and what it does.
+//! The enabled steps of a state, and their effects.
 
 use super::{
     Budget, CoherenceAction, CoherenceNode, CoherenceOperation, JUNK, Late, Lingers,
@@ -33,7 +33,7 @@ impl System {
             return;
         };
         let place = self.places[at];
-        // Bytes on one link land in order: if none of those posted has been delivered or has landed,
+        // Bytes on one link land in order: if no earlier posted bytes have been delivered or have landed,
         // these are the ones that land now.
         let posted = self.places.iter().filter(|other| **other == place).count();
         let still_coming = |flight: &&mut MessageInFlight| {
@@ -180,7 +180,7 @@ impl System {
         self.end(node);
     }
 
-    /// A node is no more: what it sent may still arrive, and nothing arrives there.
+    /// A node has ended: its messages in flight may still arrive, and nothing arrives at it.
     pub(super) fn end(&mut self, node: u16) {
         let state = self.node_mut(node);
         state.alive = false;
@@ -353,7 +353,7 @@ impl System {
             if alive && truth.allocated && !truth.retiring && self.retires > 0 {
                 actions.push(CoherenceAction::Retire(line));
             }
-            // The runtime keeps its memory in quarantine.
+            // The runtime keeps the memory in quarantine.
             let home = self.home(line);
             let held_back = self.late.iter().any(|late| (late.to, late.line) == (home, line));
             if alive && !truth.allocated && self.allocations > 0 && !held_back {

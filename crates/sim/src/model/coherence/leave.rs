@@ -1,4 +1,4 @@
-//! What the model of leaving does with the memory of the nodes.
+//! The model of leaving's access to the memory of the nodes.
 
 use super::{CoherenceAction, MessageInFlight, System};
 use crate::explorer::Violation;
@@ -7,7 +7,7 @@ use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::wire::Class;
 
 impl System {
-    /// What is wrong with a state, whatever is still in flight.
+    /// The violation of a property that holds in every state, if any.
     pub(in crate::model) fn state_violation(&self) -> Option<Violation> {
         let lines = 0..self.setup.homes.len() as u8;
         let copies = || lines.map(|line| self.copies_violation(line)).find_map(|found| found);
@@ -24,14 +24,14 @@ impl System {
         counts
     }
 
-    /// Lines that a node has a copy of.
+    /// The lines of which a node has a copy.
     pub(in crate::model) fn copies(&self, node: u16) -> impl Iterator<Item = u8> + '_ {
         (0..self.setup.homes.len() as u8).filter(move |line| {
             self.home(*line) != node && self.tag(node, *line).held.level > Level::Invalid
         })
     }
 
-    /// Whether a node has no operation, and no copy of another home's line, in its hands or in transition.
+    /// Whether a node has no operation, and neither holds nor receives a copy of another home's line.
     pub(in crate::model) fn is_drained(&self, node: u16) -> bool {
         let state = self.node(node);
         state.waiting.is_empty()
@@ -40,7 +40,7 @@ impl System {
             && !state.machine.holds_work()
     }
 
-    /// A node gives a line back.
+    /// A node returns a line to its home.
     pub(in crate::model) fn give_back(&mut self, node: u16, line: u8) {
         self.tell(|| format!("n{node} gives line {line} back"));
         let (here, address) = (self.here(node, line), self.address(line));
@@ -54,12 +54,12 @@ impl System {
         self.end(node);
     }
 
-    /// Whether a node still runs.
+    /// Whether a node is running.
     pub(in crate::model) fn runs(&self, node: u16) -> bool {
         self.node(node).alive
     }
 
-    /// A node learns of another that it is no more, if it has not before.
+    /// A node learns of another node's end, unless it knows of it.
     pub(in crate::model) fn learn_of_end(&mut self, node: u16, other: u16) {
         if self.node(node).noticed >> other & 1 == 0 {
             self.notice(node, other);
@@ -74,12 +74,12 @@ impl System {
         })
     }
 
-    /// Whether the model of memberships decides about this action.
+    /// Whether the membership model decides when this step happens.
     pub(in crate::model) const fn is_of_membership(action: CoherenceAction) -> bool {
         matches!(action, CoherenceAction::Notice(..) | CoherenceAction::Die(_))
     }
 
-    /// The node that an action is a choice of, if its program makes it.
+    /// The node whose program takes this step, if a program does.
     pub(in crate::model) fn chooser(&self, action: CoherenceAction) -> Option<NodeId> {
         match action {
             CoherenceAction::Start(node, ..)

@@ -1,4 +1,4 @@
-//! What must hold.
+//! The checked properties.
 
 use super::{CoherenceNode, System};
 use farside_base::NodeId;
@@ -38,7 +38,7 @@ impl System {
         None
     }
 
-    /// Checks what must hold once nothing is in flight.
+    /// Checks the properties of states with nothing in flight.
     pub(in crate::model) fn rest_violation(&self) -> Option<String> {
         for (number, node) in self.alive() {
             if let Some(operation) = node.waiting.iter().chain(&node.flushing).next() {

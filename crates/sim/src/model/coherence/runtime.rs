@@ -1,4 +1,4 @@
-//! What a runtime owes the machine: effects in order, tags, frames, bytes.
+//! The runtime's part of the contract with the machine: effects in order, tags, frames, bytes.
 
 use super::{CoherenceOperation, MessageInFlight, Operation, System, Tag, UnlandedWrite};
 use farside_base::{ErrorCode, OperationId};
@@ -7,7 +7,7 @@ use farside_protocol::coherence::{
 };
 
 impl System {
-    /// Gives an event to a machine and carries out its effects.
+    /// Passes an event to a machine and performs its effects.
     pub(super) fn step(&mut self, node: u16, event: CoherenceEvent) {
         let mut effects = Effects::new();
         let machine = &mut self.node_mut(node).machine;
@@ -85,7 +85,7 @@ impl System {
         self.send(from, to, message, Some((target, tag.value)));
     }
 
-    /// Bytes of a flight arrive in memory, before its message does.
+    /// The bytes of a placement arrive in memory, before its message.
     pub(super) fn land(&mut self, to: u16, line: u8, target: PlacementTarget, value: u8) {
         let tag = *self.tag(to, line);
         let fits = match target {
@@ -101,7 +101,7 @@ impl System {
         self.write(to, line, value);
     }
 
-    /// Changes bytes.
+    /// Writes a new version.
     fn write(&mut self, node: u16, line: u8, value: u8) {
         if self.is_leaving(node, line) {
             self.wrong("bytes change while they are on their way");
@@ -178,7 +178,7 @@ impl System {
         self.write_next(node, line);
     }
 
-    /// A write-back has been answered.
+    /// Handles the answer to a write-back.
     fn flushed(&mut self, node: u16, at: usize) {
         let Operation { line, seen, .. } = self.node_mut(node).flushing.remove(at);
         let home = self.home(line);
@@ -226,7 +226,7 @@ impl System {
         if self.setup.flushes > 0 {
             self.node_mut(node).wrote[usize::from(line)] = latest;
         }
-        // Pins hold off other nodes; operations of the same node see to their own exclusion.
+        // Pins exclude other nodes; operations of one node exclude each other by other means.
         for pinned in &mut self.node_mut(node).pinned {
             if pinned.line == line {
                 pinned.seen = latest;

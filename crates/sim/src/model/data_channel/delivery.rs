@@ -1,4 +1,4 @@
-//! The network's effects on the requests in flight.
+//! Steps of the network: effects of the requests in flight.
 
 use super::network::{Origin, PostedVerb as Work, region, words};
 use super::{DataChannel, DataChannelAction, Half};
@@ -19,7 +19,7 @@ impl DataChannel {
         !blocked && !self.buried[flight.to]
     }
 
-    /// Which receive the next message of a link takes.
+    /// The receive that the next message of a link takes.
     fn receive_for(&self, from: usize, to: usize) -> Option<usize> {
         let peer = self.peer(from);
         let shared = self.shares_receives(to);
@@ -35,7 +35,7 @@ impl DataChannel {
         }
     }
 
-    /// Whether a request's next step finds the receive that it takes, if it takes one.
+    /// Whether the receive that a request's next step takes, if any, is posted.
     fn finds_receive(&self, at: usize) -> bool {
         let flight = &self.flights[at];
         let takes = match &flight.action {
@@ -112,7 +112,7 @@ impl DataChannel {
         let mut arrival = None;
         match &mut self.flights[at].action {
             Work::Write { source, at, left: left @ None, bytes, .. } => {
-                // The source is read now, as late as permitted.
+                // The source is read here, as late as permitted.
                 let all = source.sample(&self.sides[from].regions);
                 *bytes = all.len() as u32;
                 let word =
@@ -184,7 +184,7 @@ impl DataChannel {
         let (side, name, to) = (flight.from, flight.name, flight.to);
         match &flight.action {
             Work::Write { source: source @ Origin::Gather(_), left: None, .. } => {
-                // The source is free from now on: take what is there.
+                // The source may be reused from now on: copy its current bytes.
                 let bytes = source.sample(&self.sides[side].regions);
                 if let Work::Write { source, .. } = &mut self.flights[at].action {
                     *source = Origin::Copied(bytes);
@@ -214,7 +214,7 @@ impl DataChannel {
         self.tidy();
     }
 
-    /// Forgets requests that are over.
+    /// Drops completed requests.
     pub(super) fn tidy(&mut self) {
         let sides = &self.sides;
         self.flights
@@ -228,7 +228,7 @@ impl DataChannel {
         let peer = self.peer(side);
         for other in self.others(side) {
             if !self.shares_receives(other) {
-                // The link's own queue is gone with it.
+                // The receive queue of the link ends with it.
                 self.sides[other].receives.retain(|posting| posting.peer != peer);
             }
             match &mut self.sides[other].half {

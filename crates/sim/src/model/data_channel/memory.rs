@@ -1,4 +1,4 @@
-//! Memory of a model: bytes that can be compared and hashed.
+//! Memory of the model: bytes that can be compared and hashed.
 
 use farside_base::{Memory, OutOfBounds};
 use std::cell::RefCell;

@@ -1,8 +1,9 @@
-//! The model of the data channels: the halves of one channel, their memory, and a network that does whatever its
-//! guarantees permit. One model for all twenty channels, selected by a [`DataChannelSetup`].
+//! The model of the data channels: the halves of one channel, their memory, and a network with no more order than its
+//! guarantees. One model for all twenty channels, selected by a [`DataChannelSetup`].
 //!
-//! Sources of requests are read as late as permitted, words land and are sampled one by one, a completion may precede
-//! the placement of its WRITE, and a half may die at any step; then its requests in flight land in part or not at all.
+//! Sources of requests are read as late as permitted, words land and are sampled one by one, and a completion may
+//! precede the placement of its WRITE. A half may die at any step; its requests in flight then land in part or not
+//! at all.
 
 mod delivery;
 pub(super) mod memory;
@@ -16,7 +17,7 @@ use crate::explorer::{Model, Violation};
 use farside_base::{Memory, RegionId, RemoteRegionId};
 use farside_protocol::channel::{
     Acknowledge, Arrival, Content, Effects, Family, Half as _, HeldMessage, Kind, MemoryPlan,
-    Offer, Own, OwnRegions, Peer, PeerRegions, Posting, Receiver, SendHalf, Sender, Shape,
+    Offer, Own, OwnRegions, Peer, PeerRegions, Posting, Receiver, Sender, Shape,
 };
 use memory::Bytes;
 use network::{PostedRequest, PostedVerb as Work, region};
@@ -29,44 +30,44 @@ const BELLS: RegionId = RegionId(1);
 const USER: RegionId = RegionId(2);
 const COUNTERS: RegionId = RegionId(3);
 const OWN: OwnRegions = OwnRegions { buffer: BUFFER, bells: BELLS };
-/// Bytes of the user's region for one message.
+/// Bytes of the user's region per message.
 const USER_STEP: u64 = 64;
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Clone, Debug)]
 pub struct DataChannelSetup {
-    /// Which channel.
+    /// The channel.
     pub kind: Kind,
-    /// Its measures.
+    /// Its dimensions.
     pub shape: Shape,
-    /// Senders; more than one only of a kind that shares its receiver.
+    /// Number of senders; more than one only for a kind with a shared receiver.
     pub senders: usize,
-    /// Receivers; more than one only of a kind that shares its sender.
+    /// Number of receivers; more than one only for a kind with a shared sender.
     pub receivers: usize,
     /// Bytes of the messages that each sender sends, in order.
     pub messages: Vec<u32>,
-    /// Send from slices of registered memory instead of inline, or out of memory that is lent.
+    /// Senders send slices of registered memory, or lent memory, instead of inline bytes.
     pub gather: bool,
-    /// Fetch offered messages into memory of the user's choice.
+    /// Receivers fetch offered messages into memory that they choose.
     pub offers: bool,
-    /// What the network promises.
+    /// The guarantees of the network.
     pub guarantees: Guarantees,
-    /// Halves that may die: senders first, then receivers.
+    /// Whether each half may die: senders first, then receivers.
     pub mortal: Vec<usize>,
-    /// How often a new half replaces one that died and was removed.
+    /// Number of new halves that replace dead and removed ones.
     pub reconnects: u8,
-    /// Messages held, or fetched, at a time, at most.
+    /// Maximum number of messages held or fetched at a time.
     pub held_max: usize,
-    /// What arrives is handled when the program polls and not at once.
+    /// Arrivals are handled at the next poll of the program, not at once.
     pub late: bool,
-    /// Receivers acknowledge what they must, and are never asked for more.
+    /// Receivers acknowledge only when required; the program requests no further acknowledgement.
     pub lazy: bool,
-    /// Whether a message without a receive waits for one, as on fabrics that permit it; otherwise it is a failure.
+    /// Whether a message without a posted receive waits for one; otherwise it is a failure.
     pub waits: bool,
 }
 
 impl DataChannelSetup {
-    /// A sender and a receiver on the weakest network that the channel declares itself good for.
+    /// Creates a sender and a receiver on the weakest network that the channel's requirements permit.
     pub fn new(kind: Kind, shape: Shape, messages: &[u32]) -> Self {
         let needs = kind.requirements(&shape);
         Self {
@@ -91,9 +92,9 @@ impl DataChannelSetup {
         }
     }
 
-    /// Whether messages are received in the order of sending.
+    /// Whether messages must be received in the order of sending.
     fn in_order(&self) -> bool {
-        // Later atomics may overtake earlier ones, and they give the places.
+        // Later atomics, which reserve the positions, may overtake earlier ones.
         if self.kind.family() == Family::SharedRing {
             return false;
         }
@@ -117,11 +118,11 @@ enum Half {
     Receiver(Receiver),
 }
 
-/// A message that the model's program holds.
+/// A message held by the program of a receiver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Holding {
     held: HeldMessage,
-    /// Its sender and the life of that one.
+    /// Its sender, and the life of that sender.
     voice: usize,
     number: u8,
     content: Content,
@@ -132,53 +133,53 @@ struct ModelHalf {
     half: Half,
     regions: Vec<Bytes>,
     receives: VecDeque<Posting>,
-    /// What has arrived and was not handled yet.
+    /// Arrivals that are not handled yet.
     arrivals: VecDeque<Arrival>,
     dead: bool,
-    /// Halves that had this place before.
+    /// Number of previous halves at this index.
     life: u8,
-    /// Messages sent (a sender).
+    /// Of a sender: messages sent.
     sent: u8,
-    /// By sender, with previous lives after all present ones, the messages received (a receiver).
+    /// Of a receiver: messages received, by sender; previous lives follow all present ones.
     came: Vec<u32>,
     holding: Vec<Holding>,
-    /// Offers that are being fetched, to where, and which of all offers each is.
+    /// Offers being fetched, with their destinations and their indices among all offers.
     fetching: Vec<(Offer, u64, u8)>,
     offered: u8,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DataChannelAction {
-    /// A sender is asked to send its next message.
+    /// A sender sends its next message.
     Send(usize),
     /// A sender polls.
     Advance(usize),
-    /// A receiver asks for the next message.
+    /// A receiver polls for the next message.
     Receive(usize),
-    /// A receiver asks for an offer, or whether what it fetches is there.
+    /// A receiver polls for an offer, or for the completion of its fetch.
     Offer(usize),
-    /// What has arrived first is handled.
+    /// The oldest arrival is handled.
     Poll(usize),
-    /// A sender that waits for the end of all asks how far receivers are.
+    /// A sender that waits until all messages are processed requests the receivers' progress.
     Ask(usize),
-    /// A receiver releases the message in this place.
+    /// A receiver releases the held message at this index.
     Release(usize, usize),
-    /// A word of a request lands or is sampled.
+    /// A word of a request lands, or is sampled.
     Word(usize, usize),
-    /// A request has its effect in one step, or the receive of a WRITE with immediate is taken.
+    /// A request takes effect in one step, or a WRITE with immediate takes its receive.
     Effect(usize),
     /// A request completes with success.
     Complete(usize),
     /// A half dies.
     Die(usize),
-    /// The requests in flight of a dead half end as they are, and its peers are notified.
+    /// The requests in flight of a dead half end in their current state, and its peers are notified.
     Lost(usize),
-    /// A fresh half takes the place of a dead one.
+    /// A new half replaces a dead one.
     Reconnect(usize),
 }
 
-/// The halves of a channel and what is between them.
+/// The halves of a channel, and the requests in flight between them.
 #[derive(Clone, Debug)]
 pub struct DataChannel {
     setup: std::rc::Rc<DataChannelSetup>,
@@ -208,20 +209,20 @@ impl std::hash::Hash for DataChannel {
     }
 }
 
-/// The bytes of a message; `from` is a sender and a life of it.
+/// The bytes of a message; `from` is a sender and its life.
 fn message(from: usize, number: u8, bytes: u32) -> Vec<u8> {
     (0..bytes).map(|at| (from as u8) << 6 | (number + 1) << 3 | (at % 8) as u8).collect()
 }
 
 impl DataChannel {
-    /// Everything connected and nothing sent. `change` may put defects in.
+    /// Creates the initial state: all halves connected, no message sent. `change` may plant defects.
     pub fn new(
         setup: DataChannelSetup,
         change: impl Fn(Sender) -> Sender,
         change_receiver: impl Fn(Receiver) -> Receiver,
     ) -> Self {
         let (kind, shape) = (setup.kind, setup.shape);
-        // Pages are small here: mirrored rings have less than one of a machine.
+        // Pages are small here: mirrored rings have less than a page of the machine.
         let plain = Shape { mirrored: false, ..shape };
         plain.check(kind).expect("a shape that can be had");
         let mut sides = Vec::new();
@@ -244,19 +245,19 @@ impl DataChannel {
         all
     }
 
-    /// The halves at the other ends.
+    /// The peers of a half.
     fn others(&self, side: usize) -> std::ops::Range<usize> {
         let senders = self.setup.senders;
         if side < senders { senders..self.sides.len() } else { 0..senders }
     }
 
-    /// The number by which a half knows another one.
+    /// The number of a peer at a half.
     fn peer(&self, of: usize) -> Peer {
         let senders = self.setup.senders;
         Peer(if of < senders { of } else { of - senders } as u16)
     }
 
-    /// The number that identifies messages of a sender in its present life.
+    /// The number that identifies messages of a sender in its current life.
     fn voice(&self, from: usize) -> usize {
         from + self.setup.senders * usize::from(self.sides[from].life)
     }
@@ -279,7 +280,7 @@ impl DataChannel {
         });
     }
 
-    /// Calls a half and carries out its effects; a violation breaks the model, since all are honest.
+    /// Calls a half and performs its effects. All halves are correct, so a violation is a failure of the model.
     fn with(
         &mut self,
         side: usize,
@@ -312,7 +313,7 @@ impl DataChannel {
 }
 
 impl ModelHalf {
-    /// A sender with messages ready in the user's region.
+    /// A sender, with its messages in the user's region.
     fn sender(half: Sender, from: usize, setup: &DataChannelSetup) -> Self {
         let side = Self::new(Half::Sender(half), &Sender::plan(setup.kind, &setup.shape), setup);
         for (number, bytes) in setup.messages.iter().enumerate() {
@@ -351,7 +352,7 @@ impl ModelHalf {
 }
 
 impl DataChannel {
-    /// What the programs may do, whether or not it changes anything.
+    /// The steps of the programs, including those without effect.
     fn program_actions(&self, actions: &mut Vec<DataChannelAction>) {
         for (at, side) in self.sides.iter().enumerate().filter(|(_, side)| !side.dead) {
             if !side.arrivals.is_empty() {
@@ -378,7 +379,7 @@ impl DataChannel {
         }
     }
 
-    /// Whether everything that was sent to a living receiver by a living sender has come.
+    /// Whether every message from a live sender to a live receiver has arrived.
     fn all_came(&self) -> bool {
         let all = (1 << self.setup.messages.len()) - 1;
         let senders = self.setup.senders;
@@ -396,7 +397,7 @@ impl DataChannel {
         self.sides.iter().any(|side| !side.dead && holds(side))
     }
 
-    /// Whether a living sender must eventually know that all was processed: none of its receivers has died, and
+    /// Whether a live sender must eventually learn that all messages were processed: no receiver of it has died, and
     /// receivers acknowledge everything.
     fn should_drain(&self, at: usize) -> bool {
         let living = self.others(at).all(|other| !self.sides[other].dead);
@@ -410,7 +411,7 @@ impl DataChannel {
         }
     }
 
-    /// Whether a sender has nothing to do but to wait until all was processed, where it must ask.
+    /// Whether a sender only waits until all messages are processed, and must request the progress.
     fn waits_for_the_end(&self, at: usize) -> bool {
         self.setup.shape.acknowledge == Acknowledge::ReadTail
             && self.should_drain(at)
@@ -419,9 +420,9 @@ impl DataChannel {
             && !self.holds()
     }
 
-    /// Whether nothing can happen but that receivers READ again what has not changed: otherwise a
-    /// sender that waits for ever would not show, since they never end. (A message that was sent and
-    /// that such a receiver never finds still does not show: it shows as out of order only when the
+    /// Whether the only enabled steps are READs by receivers of unchanged memory. Without this check a
+    /// sender that waits forever would not be detected, since these READs never end. (A message that was sent and
+    /// that such a receiver never finds is not detected here; it is detected as out of order when the
     /// next one is found.)
     fn finds_nothing(&self, actions: &[DataChannelAction]) -> bool {
         let senders = self.setup.senders;
@@ -438,7 +439,7 @@ impl DataChannel {
             && !self.sides.iter().any(|side| !side.dead && !side.fetching.is_empty())
     }
 
-    /// A fresh half in the place of a dead one.
+    /// Creates a new half at the index of a dead one.
     fn reconnect(&mut self, side: usize) {
         let (kind, shape) = (self.setup.kind, self.setup.shape);
         let life = self.sides[side].life + 1;
@@ -450,7 +451,7 @@ impl DataChannel {
         };
         fresh.life = life;
         for from in self.others(side).filter(|_| side >= self.setup.senders) {
-            // What was sent before is none of its business.
+            // It does not receive messages that were sent before.
             fresh.came[self.voice(from)] = (1 << self.sides[from].sent) - 1;
         }
         self.sides[side] = fresh;
@@ -463,7 +464,7 @@ impl DataChannel {
         }
     }
 
-    /// Whether a new half may replace a removed one: its number is free when everything that had arrived from it has
+    /// Whether a new half may replace a removed one: the number is free when all arrivals from the previous half have
     /// been handled.
     fn may_reconnect(&self, side: usize) -> bool {
         let peer = self.peer(side);
@@ -488,7 +489,7 @@ impl Model for DataChannel {
         self.network_actions(&mut actions);
         let mut tries = Vec::new();
         self.program_actions(&mut tries);
-        // An unsuccessful poll changes nothing and is no step.
+        // An unsuccessful poll changes no state and is not a step.
         for action in tries {
             let mut after = self.clone();
             after.apply(action.clone());
@@ -501,7 +502,7 @@ impl Model for DataChannel {
         }
         for &side in &self.setup.mortal {
             if !self.sides[side].dead {
-                // A fresh half lives on.
+                // A new half does not die.
                 if self.sides[side].life == 0 {
                     actions.push(DataChannelAction::Die(side));
                 }

@@ -1,4 +1,4 @@
-//! The requests in flight between two halves, and everything that may happen to them under the given guarantees and
+//! The requests in flight between two halves, and their possible effects under the given guarantees and
 //! no others.
 
 use super::memory::Bytes;
@@ -19,12 +19,12 @@ pub struct Guarantees {
 /// A work request that has been posted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PostedRequest {
-    /// Which half posted it.
+    /// The half that posted it.
     pub(super) from: usize,
-    /// The half that it is sent to.
+    /// Its target half.
     pub(super) to: usize,
     pub(super) name: Name,
-    /// Its completion is still to be reported.
+    /// Its completion has not been reported yet.
     pub(super) told: bool,
     pub(super) fence: bool,
     pub(super) action: PostedVerb,
@@ -32,7 +32,7 @@ pub(super) struct PostedRequest {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum PostedVerb {
-    /// Words that have not landed, by rising offset, and the immediate that follows them.
+    /// Words that have not landed, by ascending offset, and the immediate that follows them.
     Write {
         source: Origin,
         at: RemoteSlice,
@@ -40,7 +40,7 @@ pub(super) enum PostedVerb {
         immediate: Option<u32>,
         bytes: u32,
     },
-    /// Words sampled so far.
+    /// The words sampled so far.
     Read {
         into: Vec<LocalSlice>,
         from: RemoteSlice,
@@ -59,7 +59,7 @@ pub(super) enum PostedVerb {
     },
 }
 
-/// Where the bytes of a request come from: copied at posting, or still where they were.
+/// The source of a request's bytes: copied at posting, or still in memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Origin {
     Copied(Vec<u8>),
@@ -74,7 +74,7 @@ impl Origin {
         }
     }
 
-    /// The bytes as they are now.
+    /// The current bytes.
     pub(super) fn sample(&self, regions: &[Bytes]) -> Vec<u8> {
         match self {
             Self::Copied(bytes) => bytes.clone(),
@@ -121,7 +121,7 @@ impl PostedVerb {
         matches!(self, Self::Read { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it has had its whole effect at the other side.
+    /// Whether it has taken full effect at the target.
     pub(super) fn is_done(&self) -> bool {
         match self {
             Self::Write { left, immediate, .. } => {

@@ -1,10 +1,10 @@
-//! What the programs at both ends do: send, receive, fetch, release.
+//! Steps of the programs at both ends: send, receive, fetch, release.
 
 use super::network::region;
 use super::{BUFFER, DataChannel, Half, Holding, USER, USER_STEP, message};
 use farside_base::{LocalSlice, Memory, RegionId};
 use farside_protocol::channel::{
-    Arrival, Content, Half as _, HalfRefusal, Kind, Payload, ReceiveHalf, Receiver, SendHalf,
+    Arrival, Content, Half as _, HalfRefusal, Kind, Payload, Receiver,
 };
 
 impl DataChannel {
@@ -124,8 +124,8 @@ impl DataChannel {
         });
     }
 
-    /// Where a message is fetched to: into a region of the user, or, where senders write it, into the
-    /// half of the receiver's buffer that it does not use itself.
+    /// The destination of a fetched message: a region of the user, or, if senders WRITE it, the
+    /// half of the receiver's buffer that the receiver does not use itself.
     fn destinations(&self, side: usize) -> (RegionId, u64) {
         if self.setup.kind == Kind::ReadSlotIndirect {
             let plan = Receiver::plan(self.setup.kind, &self.setup.shape);
@@ -135,7 +135,7 @@ impl DataChannel {
         (USER, 0)
     }
 
-    /// Takes what has been fetched, and fetches one more offer.
+    /// Takes a fetched message, and fetches the next offer.
     pub(super) fn offer(&mut self, side: usize) {
         let (mut done, mut offered) = (Vec::new(), None);
         let fetching = self.sides[side].fetching.clone();
@@ -176,7 +176,7 @@ impl DataChannel {
         }
     }
 
-    /// Handles what has arrived first.
+    /// Handles the oldest arrival.
     pub(super) fn poll(&mut self, side: usize) {
         if let Some(arrival) = self.sides[side].arrivals.pop_front() {
             self.arrived(side, arrival);

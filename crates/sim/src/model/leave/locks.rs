@@ -1,4 +1,4 @@
-//! The lock machines of the model of leaving: one session a node, one lock, with node 0 as its home.
+//! The lock machines of the model of leaving: one session per node, and one lock, with node 0 as its home.
 
 use super::LeaveAction as ClusterAction;
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId};
@@ -8,14 +8,14 @@ use farside_protocol::lock::{
 };
 use farside_protocol::wire::Class;
 
-/// Something that happens to the locks.
+/// A step of the lock machines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeaveLocksAction {
     /// The next lock message of a class from one node to another arrives.
     Deliver(u16, u16, Class),
-    /// The session of a node asks for the lock.
+    /// The session of a node requests the lock.
     Ask(u16),
-    /// It releases the lock.
+    /// The session of a node releases the lock.
     Unlock(u16),
 }
 
@@ -51,9 +51,9 @@ impl Flight {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LockWorld {
     nodes: Vec<LockingNode>,
-    /// By link and class; in order of sending within them.
+    /// Messages in flight, by link and class, in order of sending.
     flights: Vec<Flight>,
-    /// Nodes that are no more, as bits.
+    /// Nodes that have ended, as bits.
     ended: u8,
     wrong: Option<&'static str>,
 }
@@ -200,7 +200,7 @@ impl LockWorld {
         self.flights.retain(|flight| (flight.from, flight.to) != (other, node));
         if usize::from(node) < self.nodes.len() {
             self.step(node, LockEvent::NodeDead { node: NodeId(other), left });
-            // What it held of a home that is gone is void.
+            // Locks of a home that is gone are void.
             if other == HOME && self.node_mut(node).stage == LockingStage::Holding {
                 self.node_mut(node).stage = LockingStage::Idle;
             }

@@ -1,13 +1,13 @@
 //! The hit path of each node: lines that its machine has lent, and their locks.
 //!
-//! As the runtime does, a session locks on loan whenever it can, and a loan ends before the machine
-//! hears of its line. When lines are lent, and when loans end for no such reason, is free.
+//! As in the runtime, a session locks on loan whenever it can, and a loan ends before the machine
+//! handles an event of its line. Loans begin, and may also end, at any other step.
 
 use super::{Choice, Hold, LockAction, System};
 use farside_base::SessionId;
 use farside_protocol::lock::{self, Ask, Loan, LockEvent, Token};
 
-/// A line that is lent.
+/// A lent line.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LentLine {
     loan: Loan,
@@ -44,7 +44,7 @@ impl System {
         self.check(node);
     }
 
-    /// Ends a loan, if there is one.
+    /// Ends the loan of a line, if there is one.
     pub(super) fn end_loan(&mut self, node: u16, line: usize) {
         let Some(LentLine { used, held, .. }) = self.lent.remove(&(node, line)) else {
             return;
@@ -59,7 +59,7 @@ impl System {
         self.check(node);
     }
 
-    /// Ends the loans that must not be when an event comes.
+    /// Ends the loans that must have ended before an event is handled.
     pub(super) fn end_loans_before(&mut self, node: u16, event: &LockEvent) {
         match event {
             LockEvent::Issue { request, .. } => self.end_loan(node, self.line_index(request.line)),
@@ -87,7 +87,7 @@ impl System {
         }
     }
 
-    /// Locks on loan, if that can be; the token.
+    /// Locks on loan, if possible, and returns the token.
     pub(super) fn lock_on_loan(&mut self, at: usize, choice: Choice) -> Option<Token> {
         let (node, session) = (self.node_of(at), self.id(at));
         let Choice { line, range, ask: Ask::Lock { mode, .. } } = choice else {
@@ -97,7 +97,7 @@ impl System {
         let on_loan = on_loan.filter(|(holder, _)| *holder == at).count();
         let others = self.nodes[usize::from(node)].locks_of(session) as usize;
         if on_loan + others >= self.setup.limits.locks_per_session_max as usize {
-            // The machine knows the bound, and from now on all of the session's locks.
+            // The machine knows the bound, and from now on all locks of the session.
             self.end_loans_of(node, session);
             return None;
         }
@@ -111,7 +111,7 @@ impl System {
         Some(token)
     }
 
-    /// Unlocks on loan, if it was so locked.
+    /// Unlocks on loan, if the lock is on loan.
     pub(super) fn unlock_on_loan(&mut self, at: usize, hold: Hold) -> bool {
         let lent = self.lent.get_mut(&(self.setup.sessions[at].node, hold.line));
         lent.is_some_and(|lent| lent.held.take_if(|held| *held == (at, hold)).is_some())

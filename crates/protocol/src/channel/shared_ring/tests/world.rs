@@ -3,15 +3,13 @@
 extern crate std;
 
 use super::super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
-    PeerRegions, ReceiveHalf, Received, SendHalf,
+    Arrival, Completed, Content, Half as _, HalfRefusal, HeldMessage, Own, OwnRegions, Payload,
+    Peer, PeerRegions, Received,
 };
 use super::super::super::kind::Kind;
 use super::super::super::shape::{MemoryPlan, Shape};
-use super::super::super::{Effects, Name};
-use super::super::{
-    HEAD, RingWords, SharedRingReceiver, SharedRingSender, TAIL, plan_receiver, plan_sender,
-};
+use super::super::super::{Effects, Name, Receiver, Sender};
+use super::super::{HEAD, RingWords, TAIL, plan_receiver, plan_sender};
 use crate::wire::Violation;
 use core::cell::RefCell;
 use farside_base::{
@@ -148,8 +146,8 @@ impl RingHalf {
 
 /// Some senders and their receiver.
 pub(super) struct World {
-    pub(super) senders: Vec<(SharedRingSender, RingHalf)>,
-    pub(super) receiver: SharedRingReceiver,
+    pub(super) senders: Vec<(Sender, RingHalf)>,
+    pub(super) receiver: Receiver,
     pub(super) at: RingHalf,
     pub(super) sources: [u64; 3],
     words: RingWords,
@@ -163,10 +161,10 @@ pub(super) fn regions(number: u16) -> PeerRegions {
 impl World {
     pub(super) fn new(kind: Kind, shape: &Shape, senders: u16) -> Self {
         assert_eq!(shape.check(kind), Ok(()));
-        let mut receiver = SharedRingReceiver::new(kind, shape, OWN);
+        let mut receiver = Receiver::new(kind, shape, OWN);
         let mut at = RingHalf::new(&plan_receiver(kind, shape));
         let connect = |number| {
-            let mut half = SharedRingSender::new(kind, shape, OWN);
+            let mut half = Sender::new(kind, shape, OWN);
             let mut side = RingHalf::new(&plan_sender(kind, shape));
             let peer = Peer(number);
             side.with(|own, effects| half.connected(Peer::ONLY, regions(number), own, effects))
@@ -234,7 +232,7 @@ impl World {
             for from in 0..self.senders.len() {
                 self.carry(from, 0).unwrap();
             }
-            let idle = |(_, side): &(SharedRingSender, RingHalf)| side.wire.is_empty();
+            let idle = |(_, side): &(Sender, RingHalf)| side.wire.is_empty();
             if self.senders.iter().all(idle) {
                 return;
             }

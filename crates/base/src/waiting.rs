@@ -1,0 +1,247 @@
+//! Waiting: the policies that all crates share, and the one table of their constants.
+//!
+//! A thread spins for a bounded number of polls, yields its processor now and then, and parks ([`SpinThenPark`]).
+//! This is the competitive solution of the ski-rental problem (Karlin et al., *Empirical Studies of Competitive
+//! Spinning for a Shared-Memory Multiprocessor*, SOSP 1991): a budget of about the cost of a park and a wake-up
+//! costs at most twice as much as the best choice in hindsight. What no event announces is polled at intervals
+//! that double ([`Backoff`]).
+//!
+//! Pure: no clock, no thread. `docs/internals/waiting.md` says who wakes whom, and how each constant was measured.
+
+use core::time::Duration;
+
+/// What a waiting thread does before its next poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitStep {
+    /// Polls again at once.
+    Poll,
+    /// Yields its processor, which the peer may be waiting for, and checks its deadline.
+    Yield,
+    /// Parks until an event, with a time limit.
+    Park,
+}
+
+/// One wait: spins for a budget of polls, yields at intervals, then parks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpinThenPark {
+    polls: u32,
+    /// The spin budget.
+    polls_max: u32,
+    /// The number of polls at which the thread yields next.
+    yields_at: u32,
+}
+
+impl SpinThenPark {
+    /// Returns a wait with this spin budget.
+    pub const fn new(polls_max: u32, interval: YieldInterval) -> Self {
+        Self { polls: 0, polls_max, yields_at: interval.polls }
+    }
+
+    /// Counts a poll without a result, and returns what follows.
+    pub const fn step(&mut self) -> WaitStep {
+        self.polls = self.polls.saturating_add(1);
+        if self.polls >= self.polls_max {
+            WaitStep::Park
+        } else if self.polls >= self.yields_at {
+            WaitStep::Yield
+        } else {
+            WaitStep::Poll
+        }
+    }
+
+    /// Records that the thread has yielded, and when it does so again.
+    pub const fn yielded(&mut self, interval: YieldInterval) {
+        self.yields_at = self.polls.saturating_add(interval.polls);
+    }
+
+    /// Whether the next step parks.
+    pub const fn parks_next(&self) -> bool {
+        self.polls.saturating_add(1) >= self.polls_max
+    }
+
+    /// Whether it is time to read the clock: every [`CLOCK_EVERY_POLLS`] polls, and before a park.
+    pub const fn reads_clock(&self) -> bool {
+        self.polls.is_multiple_of(CLOCK_EVERY_POLLS) || self.parks_next()
+    }
+}
+
+/// Polls from one yield to the next. A yield that no other thread takes is a system call during which no arrival is
+/// noticed, so the interval doubles; one that was taken served the peer, so it halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct YieldInterval {
+    polls: u32,
+}
+
+impl YieldInterval {
+    /// Before the first yield.
+    pub const FIRST: Self = Self { polls: 32 };
+
+    /// Returns the interval after a yield that lasted so long.
+    pub fn after(self, lasted: Duration) -> Self {
+        let polls = if lasted < YIELD_TAKEN { self.polls * 2 } else { self.polls / 2 };
+        Self { polls: polls.clamp(YIELD_POLLS_MIN, YIELD_POLLS_MAX) }
+    }
+}
+
+/// Exponential backoff: delays that double up to a maximum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    next_ns: u64,
+    first_ns: u64,
+    max_ns: u64,
+}
+
+impl Backoff {
+    /// Between polls of memory that no event announces. The first is about the cost of a park and a wake-up; the
+    /// last costs an idle wait less than 1 % of a processor.
+    pub const NAPS: Self = Self::new(20_000, 500_000);
+    /// Between attempts to reach a lost executor of calls; the first is immediate.
+    pub const REDIALS: Self = Self { next_ns: 0, ..Self::new(500_000, 100_000_000) };
+    /// Between attempts to found or join a cluster.
+    pub const JOINS: Self = Self::new(1_000_000, 250_000_000);
+
+    /// Returns delays from `first_ns` to `max_ns`.
+    pub const fn new(first_ns: u64, max_ns: u64) -> Self {
+        Self { next_ns: first_ns, first_ns, max_ns }
+    }
+
+    /// Returns the next delay.
+    pub fn next_ns(&mut self) -> u64 {
+        let delay_ns = self.next_ns;
+        self.next_ns = delay_ns.saturating_mul(2).clamp(self.first_ns, self.max_ns);
+        delay_ns
+    }
+}
+
+// The table of constants: counts have their unit in the name, times in the type. Each line ends with what was measured.
+
+/// Spin budget for polls of memory, a few nanoseconds each.
+pub const SPIN_MEMORY_POLLS: u32 = 4096;
+/// Spin budget for polls of an engine, some 60 ns each.
+pub const SPIN_ENGINE_POLLS: u32 = 768;
+/// The same for a peer that works some 100 us on each answer, to which a wake-up would add a tenth.
+pub const SPIN_WORK_POLLS: u32 = 3072;
+/// The least and the largest [`YieldInterval`].
+pub const YIELD_POLLS_MIN: u32 = 8;
+pub const YIELD_POLLS_MAX: u32 = 256;
+/// A yield that was taken lasts for two context switches and the work of the other thread, some microseconds;
+/// otherwise for the system call, some hundred nanoseconds.
+pub const YIELD_TAKEN: Duration = Duration::from_nanos(1_500);
+/// Polls from one reading of the clock to the next.
+pub const CLOCK_EVERY_POLLS: u32 = 16;
+/// Attempts to take a lock that is held for nanoseconds, before the thread yields or blocks.
+pub const LOCK_SPINS: u32 = 64;
+
+/// How long a thread of a node polls without work before it parks (`Config::spin_ns`).
+pub const NODE_SPIN_NS: u64 = 20_000;
+/// Idle polls of a node between readings of the clock, each of which costs as much as several polls.
+pub const NODE_IDLE_POLLS_PER_CLOCK: u32 = 4;
+/// Busy polls between readings of the clock.
+pub const NODE_BUSY_POLLS_PER_CLOCK: u32 = 64;
+/// Polls without work before the lock of the engine is released.
+pub const NODE_POLLS_PER_LOCK: u32 = 4;
+/// The period at which the server thread polls while the program does ("timed sleep").
+pub const TIMED_SLEEP: Duration = Duration::from_micros(500);
+/// Polls by program threads within [`TIMED_SLEEP`] that count as polling all the time.
+pub const DENSE_POLLS: u32 = 40;
+/// The longest sleep without a poll: a safety net under the wake-up protocol.
+pub const PARK_MAX: Duration = Duration::from_millis(500);
+/// The interval of checks while joining or leaving, once in a node's life.
+pub const TICK: Duration = Duration::from_micros(200);
+
+/// The longest sleep of an executor of calls, which bounds the delay until it notices its stop flag.
+pub const SERVE_PARK_MAX: Duration = Duration::from_millis(50);
+/// The longest sleep while messages wait for space in a port, which no event announces.
+pub const BACKLOG_INTERVAL: Duration = Duration::from_micros(200);
+/// The longest sleep on a channel's port while an operation is pending that none of its events announces.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest time between two checks of a word that is waited for.
+pub const WORD_INTERVAL: Duration = Duration::from_millis(1);
+/// The delay between two reads of a line that a node cannot keep a copy of.
+pub const UNCACHED_INTERVAL: Duration = Duration::from_micros(200);
+/// How often a waiting member of a group checks that the others are alive.
+pub const LIVENESS_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a session that waits for a root checks which member is the directory's home.
+pub const HOLDER_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Polls after which an awake port of shared memory is `BRISK`: its next sleep then pays a heavy barrier, and
+/// until then each of its senders pays a compiler fence instead of a full one.
+pub const BRISK_AFTER_POLLS: u32 = 16_384;
+/// Polls that a message counts as: 128 full fences of senders cost as much as a heavy barrier.
+pub const BRISK_POLLS_PER_MESSAGE: u32 = 128;
+
+/// How long the engine of a TCP fabric polls after the last arrival.
+pub const TCP_SPIN: Duration = Duration::from_micros(20);
+/// Empty polls in a row after which a polling thread claims a TCP port from the engine.
+pub const CLAIM_AFTER_EMPTY_POLLS: u32 = 8;
+/// The same for polls of any kind since the thread slept: a thread whose polls always find what the engine received
+/// contends with the engine for the lock and, on few cores, for a processor.
+pub const CLAIM_AFTER_POLLS: u32 = 32;
+/// Moved bytes that count as a call: they take about as long.
+pub const BYTES_PER_CALL: u64 = 16 << 10;
+/// The shortest and the longest interval of the engine's checks of claimed ports. A check takes the processor from
+/// the polling thread, and in a virtual machine its timer alone may take tens of microseconds.
+pub const CLAIM_CHECK_MIN: Duration = Duration::from_micros(100);
+pub const CLAIM_CHECK_MAX: Duration = Duration::from_micros(1600);
+/// Timer slack at the longest interval: the check then comes with the next tick of the processor.
+pub const CLAIM_CHECK_SLACK: Duration = Duration::from_millis(4);
+/// Checks that find a polling thread before their interval doubles.
+pub const CLAIM_CHECKS_PER_DOUBLING: u32 = 4;
+/// Calls per [`CLAIM_CHECK_MIN`] below which the engine takes a port back; it does so too if no call polls.
+pub const CLAIM_CALLS_MIN: u32 = 4;
+/// Polls by a spinning engine of the port that it served last, before it polls the epoll of all.
+pub const POLLS_PER_EPOLL: u32 = 16;
+/// Polls of a port before all links are served, and not only the one that received last.
+pub const POLLS_PER_SCAN: u32 = 16;
+/// Arrivals in a row on one link after which only that link is polled.
+pub const WARM_AFTER_ARRIVALS: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_spins_yields_and_parks_by_its_budget() {
+        let mut wait = SpinThenPark::new(8, YieldInterval { polls: 3 });
+        let steps: [WaitStep; 9] = core::array::from_fn(|_| {
+            let parks = wait.parks_next();
+            let step = wait.step();
+            assert_eq!(parks, step == WaitStep::Park);
+            if step == WaitStep::Yield {
+                wait.yielded(YieldInterval { polls: 2 });
+            }
+            step
+        });
+        let [poll, yields, park] = [WaitStep::Poll, WaitStep::Yield, WaitStep::Park];
+        assert_eq!(steps, [poll, poll, yields, poll, yields, poll, yields, park, park]);
+    }
+
+    #[test]
+    fn clock_is_read_now_and_then_and_before_each_park() {
+        let mut wait = SpinThenPark::new(40, YieldInterval { polls: 40 });
+        let read = |wait: &mut SpinThenPark| (wait.reads_clock(), wait.step()).0;
+        let polls = (0..42).map(|poll| (poll, read(&mut wait))).filter(|(_, reads)| *reads);
+        assert!(polls.map(|(poll, _)| poll).eq([0, 16, 32, 39, 40, 41]));
+    }
+
+    #[test]
+    fn yields_that_are_not_taken_become_rare() {
+        let after = |interval: YieldInterval, ns| {
+            (0..9).fold(interval, |interval, _| interval.after(Duration::from_nanos(ns)))
+        };
+        let seldom = after(YieldInterval::FIRST, 700);
+        assert_eq!(seldom.polls, YIELD_POLLS_MAX);
+        assert_eq!(seldom.after(Duration::from_micros(4)).polls, 128, "one may be a coincidence");
+        assert_eq!(after(seldom, 4_000).polls, YIELD_POLLS_MIN);
+        assert_eq!(after(YieldInterval { polls: 8 }, 100), seldom);
+    }
+
+    #[test]
+    fn delays_double_up_to_a_maximum() {
+        let delays = |mut backoff: Backoff| core::array::from_fn(|_| backoff.next_ns() / 1_000);
+        assert_eq!(delays(Backoff::NAPS), [20, 40, 80, 160, 320, 500, 500]);
+        assert_eq!(delays(Backoff::REDIALS), [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000]);
+        let mut redials = Backoff::REDIALS;
+        assert!((0..40).map(|_| redials.next_ns()).all(|delay_ns| delay_ns <= 100_000_000));
+    }
+}

@@ -1,0 +1,228 @@
+//! `farside demo`: three nodes, 300,000 records and the YCSB core workloads in about a minute. Then one node is
+//! killed: the others still read the records that remain, and report errors for the lost ones.
+
+use farside_command::failure::Failure;
+use farside_command::output::{Output, Table, bytes, count};
+use farside_command::settings::Places;
+use farside_launcher::hosts::Hosts;
+use farside_launcher::latency::Summary;
+
+use crate::ycsb::{TableCluster, core, summary_row, summary_table};
+use farside_apps::ycsb::CoreWorkload;
+use farside_launcher::worker::{NodeStats, Verified};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A demonstration: nodes, a workload, and a killed node.
+#[derive(Debug)]
+pub struct Demo {
+    /// Number of records to load.
+    pub records: u64,
+    /// Operations of each workload, all nodes together.
+    pub operations: u64,
+    /// Node processes.
+    pub nodes: u16,
+    /// Threads of each node.
+    pub threads: u16,
+    /// Their hosts, and the fabric between them.
+    pub places: Places,
+}
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Whole {
+    records: u64,
+    /// Records that workload D has inserted.
+    inserted: u64,
+    nodes: u16,
+    fabric: &'static str,
+    load: Summary,
+    workloads: BTreeMap<String, Summary>,
+    stats: Vec<NodeStats>,
+    before: Verified,
+    killed_node: u16,
+    after: Verified,
+}
+
+/// Runs the demonstration.
+pub fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
+    let Demo { records, operations, nodes, threads, ref places } = *arguments;
+    let hosts = Hosts::of(places)?;
+    // Workload D inserts one record in twenty operations.
+    let mut table_cluster =
+        TableCluster::start(&hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
+    output.line(format!(
+        "{nodes} node processes {}, {} records of 1 KB",
+        hosts.describe(),
+        count(records)
+    ));
+    let (load, workloads) = work(&mut table_cluster, records, operations, output)?;
+    let stats = node_table(&mut table_cluster, output)?;
+    let properties = core(CoreWorkload::C, records, operations);
+    let before = verify(&mut table_cluster, &properties, records, output)?;
+    output.line(format!("all nodes alive:  {}", found(&before)));
+    let victim = table_cluster.cluster.workers_count() - 1;
+    let killed_node = table_cluster.cluster.node(victim);
+    let how = table_cluster.cluster.kill(victim)?;
+    output.line(format!("node {killed_node} killed ({how})"));
+    let after = verify(&mut table_cluster, &properties, records, output)?;
+    output.line(format!("one node dead:    {}", found(&after)));
+    let inserted = table_cluster.inserted();
+    table_cluster.cluster.leave()?;
+    output.line("the other nodes have left: the cluster has ended");
+    let judgement = judge(records + inserted, &workloads, &before, &after);
+    output.value(&Whole {
+        records,
+        inserted,
+        nodes,
+        fabric: hosts.fabric(),
+        load,
+        workloads,
+        stats,
+        before,
+        killed_node,
+        after,
+    });
+    judgement
+}
+
+/// Loads the records and runs the workloads.
+fn work(
+    table_cluster: &mut TableCluster,
+    records: u64,
+    operations: u64,
+    output: Output,
+) -> Result<(Summary, BTreeMap<String, Summary>), Failure> {
+    let mut table = summary_table();
+    let bar = output.bar("load", records);
+    let load =
+        table_cluster.load(&core(CoreWorkload::A, records, operations), |more| bar.inc(more))?;
+    bar.finish_and_clear();
+    summary_row(&mut table, "load", &load);
+    let mut workloads = BTreeMap::new();
+    for workload in CoreWorkload::ALL {
+        let name = workload.to_string();
+        let bar = output.bar(&format!("workload {name}"), operations);
+        let properties = core(workload, records, operations);
+        let summary = table_cluster.run(&properties, None, |more| bar.inc(more))?;
+        bar.finish_and_clear();
+        summary_row(&mut table, &name, &summary);
+        workloads.insert(name, summary);
+    }
+    output.line(table.text());
+    output.line("");
+    Ok((load, workloads))
+}
+
+/// Reads and checks every record.
+fn verify(
+    table_cluster: &mut TableCluster,
+    properties: &str,
+    records: u64,
+    output: Output,
+) -> Result<Verified, Failure> {
+    let bar = output.bar("verify", records);
+    let found = table_cluster.verify(properties, |more| bar.inc(more))?;
+    bar.finish_and_clear();
+    Ok(found)
+}
+
+/// Prints the counters of each node.
+fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<NodeStats>, Failure> {
+    let heads = [
+        "node",
+        "hits",
+        "misses",
+        "hit rate",
+        "invalidations",
+        "evictions",
+        "messages sent",
+        "bytes placed",
+    ];
+    let mut table = Table::new(heads);
+    let mut all = Vec::new();
+    for (index, stats) in table_cluster.cluster.stats()? {
+        let accesses = (stats.hits + stats.misses).max(1);
+        table.row([
+            table_cluster.cluster.node(index).to_string(),
+            count(stats.hits),
+            count(stats.misses),
+            format!("{:.1}%", stats.hits as f64 * 100.0 / accesses as f64),
+            count(stats.invalidations),
+            count(stats.evictions),
+            count(stats.messages_sent),
+            bytes(stats.bytes_placed),
+        ]);
+        all.push(stats);
+    }
+    output.line(table.text());
+    output.line("");
+    Ok(all)
+}
+
+fn found(verified: &Verified) -> String {
+    let mut text = format!("{} records correct", count(verified.right));
+    for (name, number) in &verified.errors {
+        text.push_str(&format!(", {} {name}", count(*number)));
+    }
+    text.push_str(&format!(", {} wrong, {} missing", verified.wrong, verified.missing));
+    text
+}
+
+/// Checks the results: no wrong or missing record before and after the death of a node.
+fn judge(
+    records: u64,
+    workloads: &BTreeMap<String, Summary>,
+    before: &Verified,
+    after: &Verified,
+) -> Result<(), Failure> {
+    let errors = |verified: &Verified| verified.errors.values().sum::<u64>();
+    for (name, summary) in workloads {
+        if summary.wrong + summary.absent + summary.errors > 0 {
+            return Err(Failure::check(format!(
+                "workload {name}: an operation failed, or read a wrong record or none"
+            )));
+        }
+    }
+    if before.right != records || errors(before) > 0 || before.wrong + before.missing > 0 {
+        return Err(Failure::check("records were lost or changed while all nodes lived"));
+    }
+    if after.wrong + after.missing > 0 || after.right + errors(after) != records {
+        return Err(Failure::check("the living nodes read wrong records or none"));
+    }
+    if after.right == 0 {
+        return Err(Failure::check("no record survived the death of one node"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verified(right: u64, wrong: u64, missing: u64, lost: u64) -> Verified {
+        let errors = if lost > 0 {
+            BTreeMap::from([("NodeLost".to_owned(), lost)])
+        } else {
+            BTreeMap::new()
+        };
+        Verified { right, wrong, missing, errors }
+    }
+
+    #[test]
+    fn lost_or_wrong_records_fail() {
+        let none = BTreeMap::new();
+        let whole = verified(100, 0, 0, 0);
+        assert_eq!(judge(100, &none, &whole, &verified(60, 0, 0, 40)), Ok(()));
+        for (before, after) in [
+            (verified(99, 0, 1, 0), verified(60, 0, 0, 40)),
+            (verified(99, 0, 0, 1), verified(60, 0, 0, 40)),
+            (whole.clone(), verified(60, 1, 0, 39)),
+            (whole.clone(), verified(60, 0, 1, 39)),
+            (whole.clone(), verified(60, 0, 0, 39)),
+            (whole.clone(), verified(0, 0, 0, 100)),
+        ] {
+            assert!(judge(100, &none, &before, &after).is_err(), "{before:?} {after:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A count of words, and advice on channels.
+
+use farside::channel::Requirements;
+use farside_command::settings::Places;
+use std::path::PathBuf;
+
+/// A count of the words of files.
+#[derive(Debug)]
+pub(crate) struct Wordcount {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) nodes: u16,
+    pub(crate) places: Places,
+}
+
+/// A request for advice on channels.
+#[derive(Debug)]
+pub(crate) struct ChannelAdvice {
+    pub(crate) requirements: Requirements,
+    pub(crate) fabric: FabricName,
+}
+
+/// A fabric whose capabilities the advisor knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FabricName {
+    /// Processes of this machine.
+    Shm,
+    /// InfiniBand or RoCE.
+    Infiniband,
+    /// InfiniBand or RoCE with adaptive routing.
+    Adaptive,
+    /// The Elastic Fabric Adapter: SEND and READ of one packet, in any order.
+    Efa,
+    /// 1RMA: READ of one packet, in any order.
+    OneRma,
+}
+
+impl FabricName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Infiniband => "infiniband",
+            Self::Adaptive => "adaptive",
+            Self::Efa => "efa",
+            Self::OneRma => "1rma",
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Events of a node, as text and in the form of `--json`.
+
+use farside_command::output::{Output, bytes};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An event of a node, in the form of `--json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub(super) enum NodeEvent<'a> {
+    /// It is a member.
+    Started {
+        cluster: &'a str,
+        node: u16,
+        /// The address at which others reach it.
+        address: SocketAddr,
+        security: &'a str,
+        /// A security warning for the operator, with a remedy.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warning: Option<&'a str>,
+        memory_bytes: u64,
+        members: usize,
+        /// The maximum number of members.
+        members_max: usize,
+        /// A member that is unreachable for longer is removed; set by the founder.
+        lease_ms: u64,
+        /// It joined again after it was isolated.
+        again: bool,
+    },
+    MemberJoined {
+        node: u16,
+        members: usize,
+        members_max: usize,
+    },
+    MemberLost {
+        node: u16,
+        members: usize,
+        members_max: usize,
+    },
+    /// It was partitioned from the cluster, which continues without it.
+    Isolated {
+        reason: &'a str,
+        /// Whether it will join again.
+        rejoins: bool,
+    },
+    /// It could not join again yet.
+    NotJoined {
+        reason: &'a str,
+    },
+    /// No cluster can be reached; with a reason for each host.
+    Waiting {
+        /// It founds one after each of these hosts has answered that it has none.
+        founds: bool,
+        hosts: &'a [Unanswered],
+        /// What the operator can do if waiting does not help.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<&'a str>,
+    },
+    /// A host of `--join` belongs to another cluster of this name.
+    OtherCluster {
+        host: &'a str,
+        /// Its cluster's identifier in hexadecimal, as `own`.
+        other: String,
+        own: String,
+    },
+    Ended {
+        cluster: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        /// Bytes of its memory that were in use and are lost.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory_bytes: Option<u64>,
+    },
+}
+
+/// A host that must answer before this node founds, and why its answer is missing.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct Unanswered {
+    pub(super) host: String,
+    pub(super) reason: String,
+}
+
+impl NodeEvent<'_> {
+    pub(super) fn tell(&self, output: Output) {
+        output.event(self, |time| self.lines(time));
+    }
+
+    /// Prints the event that ends the command.
+    pub(super) fn tell_last(&self, output: Output) {
+        output.last_event(self, |time| self.lines(time));
+    }
+
+    pub(super) fn lines(&self, time: &str) -> Vec<String> {
+        vec![format!("{time} {}", self.text())]
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Started {
+                cluster,
+                node,
+                address,
+                security,
+                memory_bytes,
+                members,
+                members_max,
+                lease_ms,
+                again,
+                ..
+            } => {
+                let what = if *again { "joined again as" } else { "is" };
+                format!(
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
+                     {members} of {members_max}, lease {} s; Ctrl-C leaves",
+                    bytes(*memory_bytes),
+                    Duration::from_millis(*lease_ms).as_secs_f64()
+                )
+            }
+            Self::MemberJoined { node, members, members_max } => {
+                format!("node {node} has joined, members {members} of {members_max}")
+            }
+            Self::MemberLost { node, members, members_max } => {
+                format!("node {node} is lost, members {members} of {members_max}")
+            }
+            Self::Isolated { reason, rejoins: true } => {
+                format!("isolated from the cluster, joins again: {reason}")
+            }
+            Self::Isolated { reason, rejoins: false } => {
+                format!("isolated from the cluster: {reason}")
+            }
+            Self::NotJoined { reason } => format!("not joined yet: {reason}"),
+            Self::Waiting { founds, hosts, remedy } => {
+                let hosts: Vec<_> =
+                    hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
+                let what = if *founds { "waits to found the cluster, for" } else { "waits for" };
+                let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                format!("{what} {}{remedy}", hosts.join(", "))
+            }
+            Self::OtherCluster { host, other, own } => format!(
+                "{host} belongs to another cluster of this name ({other}; this one is {own}). They do not merge: end \
+                 the nodes of one of them, and start them with --join and without --found-alone"
+            ),
+            Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
+                format!(
+                    "has left cluster {cluster}; {} of its memory in use are lost",
+                    bytes(*gone)
+                )
+            }
+            Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
+        }
+    }
+}

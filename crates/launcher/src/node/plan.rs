@@ -1,0 +1,177 @@
+//! The settings of a node: merged from flags and a file, and checked.
+
+use crate::agent::is_loopback;
+use crate::node::settings::{Node, NodeSettings};
+use farside::fabrics::FabricOptions;
+use farside::{Config, ErrorCode, LineSize};
+use farside_bootstrap::{Endpoint, HostAddress};
+use farside_command::choice;
+use farside_command::failure::Failure;
+use farside_command::input_file;
+use farside_command::settings::{CongestionName, HostFabric, Protection, Rdma};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+/// The checked settings of a node.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) options: FabricOptions,
+    /// Whether it founds the cluster at its start if there is none.
+    pub(super) founds: bool,
+    /// Whether it founds without the answers of other hosts.
+    pub(super) founds_alone: bool,
+    pub(super) rejoins: bool,
+    /// The lease in the settings, if any.
+    pub(super) lease: Option<Duration>,
+}
+
+impl Plan {
+    /// Reads the settings of the command line and its file.
+    pub(super) fn of(arguments: &Node) -> Result<Self, Failure> {
+        let file = arguments.config.as_deref().map(load).transpose()?.unwrap_or_default();
+        Self::with(arguments.settings.clone().or(file))
+    }
+
+    /// Returns whether a host of `--join` is this node, which others reach at `address`.
+    pub(super) fn is_own(&self, host: &Endpoint, address: SocketAddr) -> bool {
+        let own = [&self.options.listen, &self.options.advertise].into_iter().flatten();
+        own.chain([&Endpoint::from(address)]).any(|own| own == host)
+    }
+
+    fn with(settings: NodeSettings) -> Result<Self, Failure> {
+        let Some(listen) = settings.listen.clone() else {
+            return Err(Failure::usage(
+                "the address of this node is missing: give --listen HOST:PORT, or listen = \"HOST:PORT\" in the \
+                 file of --config",
+            ));
+        };
+        let insecure = settings.insecure.unwrap_or(false);
+        check_security(&settings, &listen, insecure)?;
+        if is_everywhere(&listen) && settings.advertise.is_none() {
+            return Err(Failure::usage(format!(
+                "{listen} means every address of this host: give the one that others connect to by --advertise \
+                 HOST:PORT"
+            )));
+        }
+        let fabric = settings.fabric.unwrap_or(HostFabric::Tcp);
+        let rdma = Rdma { device: settings.device.clone(), rdma: settings.rdma.clone() };
+        rdma.check(fabric == HostFabric::Verbs)?;
+        let over_tcp = fabric == HostFabric::Tcp;
+        let congestion = CongestionName::of(settings.congestion, over_tcp)?;
+        let usual = FabricOptions::new(fabric.scheme());
+        // One half to detect the silence, one half to reconnect.
+        let lease =
+            settings.lease.map_or(usual.lease, |lease| Duration::from_secs_f64(lease / 2.0));
+        let security = choice::host_security(fabric, settings.key.as_deref(), settings.protect)?;
+        let options = usual
+            .listen(Some(listen))
+            .advertise(settings.advertise.clone())
+            .hosts(settings.join.clone())
+            .security(security)
+            .lease(lease)
+            .congestion(congestion);
+        let options = rdma.apply(options);
+        let founds_alone = settings.found_alone.unwrap_or(false);
+        let founds = founds_alone || settings.found.unwrap_or(settings.join.is_empty());
+        if !founds && settings.join.is_empty() {
+            return Err(Failure::usage(
+                "this node can neither found nor join a cluster: give --found or --join HOST:PORT",
+            ));
+        }
+        let rejoins = settings.rejoin.unwrap_or(true);
+        let asked = settings.lease.map(|_| lease * 2);
+        let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        let config = config(&settings)?.lease_ns(lease_ns);
+        config.check()?;
+        Ok(Self { config, options, founds, founds_alone, rejoins, lease: asked })
+    }
+}
+
+/// Refuses settings without authentication unless `--insecure` is given.
+fn check_security(
+    settings: &NodeSettings,
+    listen: &Endpoint,
+    insecure: bool,
+) -> Result<(), Failure> {
+    let open = settings.key.is_none() || settings.protect == Some(Protection::Nothing);
+    if open && !insecure && !is_loopback(listen) {
+        return Err(Failure::usage(format!(
+            "without a key every process that reaches {listen} could read and write all memory: create one with \
+             `farside key new cluster.key`, copy it to every host and give --key cluster.key. On a private \
+             network, --insecure runs without a key"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns whether an endpoint means all addresses of a host.
+fn is_everywhere(listen: &Endpoint) -> bool {
+    matches!(&listen.host, HostAddress::Ip(number) if number.is_unspecified())
+}
+
+fn config(settings: &NodeSettings) -> Result<Config, Failure> {
+    let mut config = Config::new(settings.cluster.as_deref().unwrap_or("farside"));
+    config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
+    config.cache_bytes = settings.cache_bytes.unwrap_or(config.cache_bytes);
+    config.limits.nodes_max = settings.nodes_max.unwrap_or(config.limits.nodes_max);
+    if let Some(bytes) = settings.line_bytes {
+        let line = usize::try_from(bytes).ok().and_then(LineSize::from_bytes);
+        config.line_size =
+            line.ok_or_else(|| Failure::from(farside::Error::new(ErrorCode::BadLineSize)))?;
+    }
+    Ok(config)
+}
+
+/// Reads a settings file.
+fn load(path: &Path) -> Result<NodeSettings, Failure> {
+    let text = input_file::read_text(path)?;
+    let mut settings = NodeSettings::parse(&text)
+        .map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
+    // Relative to the file, which can so be moved together with the key.
+    if let (Some(key), Some(folder)) = (settings.key.as_mut(), path.parent()) {
+        *key = folder.join(&*key);
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    /// Returns the settings of lines of a file, separated by semicolons.
+    fn settings(lines: &str) -> NodeSettings {
+        NodeSettings::parse(&lines.replace("; ", "\n")).unwrap()
+    }
+
+    #[test]
+    fn insecure_settings_need_a_flag() {
+        let plan = |lines: &str| Plan::with(settings(lines));
+        let everywhere = "listen = '0.0.0.0:7'; advertise = 'alpha:7'";
+        let refused = plan("listen = '[::]:7'; insecure = true").unwrap_err();
+        assert!(refused.to_string().contains("--advertise"));
+        for lines in [everywhere, "listen = '10.0.0.1:7'", "listen = 'alpha:7'"] {
+            let refused = plan(lines).unwrap_err().to_string();
+            assert!(refused.contains("farside key new"), "{refused}");
+            assert!(plan(&format!("{lines}; insecure = true")).is_ok());
+        }
+        assert!(plan("listen = '127.0.0.1:0'").is_ok());
+        assert!(plan("cluster = 'a'").unwrap_err().to_string().contains("--listen"));
+        assert!(plan("listen = '127.0.0.1:0'; found = false").is_err());
+        let refused = plan("listen = '127.0.0.1:0'; nodes_max = 257").unwrap_err().to_string();
+        assert!(refused.contains("limits.nodes_max: 1 to 256"), "{refused}");
+    }
+
+    #[test]
+    fn joining_node_founds_only_with_found() {
+        let plan = |lines: &str| {
+            Plan::with(settings(&format!("listen = '127.0.0.1:0'; {lines}"))).unwrap()
+        };
+        assert!(plan("").founds);
+        assert!(!plan("join = ['127.0.0.1:1']").founds);
+        assert!(plan("join = ['127.0.0.1:1']; found = true").founds);
+        let lease = plan("lease = 20").options;
+        assert_eq!(lease.lease, Duration::from_secs(10));
+        assert!(lease.open().is_ok());
+    }
+}
