@@ -164,12 +164,6 @@ pub const LIVENESS_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a session that waits for a root checks which member is the directory's home.
 pub const HOLDER_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Polls after which an awake port of shared memory is `BRISK`: its next sleep then pays a heavy barrier, and
-/// until then each of its senders pays a compiler fence instead of a full one.
-pub const BRISK_AFTER_POLLS: u32 = 16_384;
-/// Polls that a message counts as: 128 full fences of senders cost as much as a heavy barrier.
-pub const BRISK_POLLS_PER_MESSAGE: u32 = 128;
-
 /// How long the engine of a TCP fabric polls after the last arrival.
 pub const TCP_SPIN: Duration = Duration::from_micros(20);
 /// Empty polls in a row after which a polling thread claims a TCP port from the engine.
@@ -179,16 +173,11 @@ pub const CLAIM_AFTER_EMPTY_POLLS: u32 = 8;
 pub const CLAIM_AFTER_POLLS: u32 = 32;
 /// Moved bytes that count as a call: they take about as long.
 pub const BYTES_PER_CALL: u64 = 16 << 10;
-/// The shortest and the longest interval of the engine's checks of claimed ports. A check takes the processor from
-/// the polling thread, and in a virtual machine its timer alone may take tens of microseconds.
-pub const CLAIM_CHECK_MIN: Duration = Duration::from_micros(100);
-pub const CLAIM_CHECK_MAX: Duration = Duration::from_micros(1600);
-/// Timer slack at the longest interval: the check then comes with the next tick of the processor.
-pub const CLAIM_CHECK_SLACK: Duration = Duration::from_millis(4);
-/// Checks that find a polling thread before their interval doubles.
-pub const CLAIM_CHECKS_PER_DOUBLING: u32 = 4;
-/// Calls per [`CLAIM_CHECK_MIN`] below which the engine takes a port back; it does so too if no call polls.
-pub const CLAIM_CALLS_MIN: u32 = 4;
+/// The interval of the engine's checks whether the thread that claimed a port still polls, which bounds how long a
+/// peer waits for a thread that went off to compute. A check takes the processor from the polling thread.
+pub const CLAIM_CHECK: Duration = Duration::from_micros(800);
+/// Calls between two checks below which the engine takes a port back; it does so too if no call polls.
+pub const CLAIM_CALLS_MIN: u32 = 32;
 /// Polls by a spinning engine of the port that it served last, before it polls the epoll of all.
 pub const POLLS_PER_EPOLL: u32 = 16;
 /// Polls of a port before all links are served, and not only the one that received last.

@@ -3,27 +3,20 @@
 //!
 //! | state | means | set by |
 //! | --- | --- | --- |
-//! | `CAREFUL` | awake; a peer that delivers something uses a full barrier before it loads this word | the port |
-//! | `BRISK` | awake, and will use a heavy barrier before it sleeps: a light one is enough | the port |
+//! | `AWAKE` | the port polls | the port |
 //! | `ARMED` | about to sleep, or asleep | the port |
 //! | `RUNG` | was `ARMED`, and a peer has delivered something | that peer |
 //!
-//! No wake-up is lost. The sleeper stores `ARMED`, then executes a barrier, then checks for arrivals; a
-//! peer stores a message, then executes a barrier, then loads the word. By the barriers one of them
+//! No wake-up is lost. The sleeper stores `ARMED`, then executes a full barrier, then checks for arrivals; a
+//! peer stores a message, then executes a full barrier, then loads the word. By the barriers one of them
 //! sees the other's store: the sleeper does not sleep, or the peer changes `ARMED` to `RUNG` and wakes
 //! it. The kernel sleeps only while the word is unchanged (futex), so a ring between check and sleep
-//! ends the sleep too. Which barriers: a peer that reads `BRISK` after a light barrier although the
-//! port had stored `ARMED` read it before the port's heavy barrier, so its message is visible after
-//! that barrier. In every other case both use a full barrier.
-//!
-//! So an awake port costs its peers one load of a line that rarely changes, and a heavy barrier is paid
-//! for only when a port sleeps that was awake for long enough (see [`Pace`]).
+//! ends the sleep too. An awake port costs its peers one load of a line that rarely changes.
 //!
 //! Any thread may wait, armed or not, while another uses the port: by a permit and the count of
 //! wake-ups, `wake` reaches it however the state changes meanwhile.
 
 use crate::layout::bells;
-use farside_base::waiting::{BRISK_AFTER_POLLS, BRISK_POLLS_PER_MESSAGE};
 use farside_fabric::{Arena, Waiter};
 use rustix::thread::futex;
 use std::ptr::NonNull;
@@ -40,8 +33,7 @@ mod searched {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU32};
 }
 
-pub(crate) const CAREFUL: u32 = 0;
-pub(crate) const BRISK: u32 = 1;
+pub(crate) const AWAKE: u32 = 0;
 pub(crate) const ARMED: u32 = 2;
 pub(crate) const RUNG: u32 = 3;
 
@@ -66,24 +58,20 @@ pub(crate) trait Bell {
     fn sleep(&self, now: u32, timeout: Option<Duration>) -> bool;
     /// Wakes all sleeping threads.
     fn wake(&self);
-    fn barrier_light(&self);
     fn barrier_full(&self);
-    fn barrier_heavy(&self);
 }
 
 /// Wakes the port if it sleeps. Call it after storing something for the port.
 #[inline]
 pub(crate) fn ring(bell: &impl Bell) {
-    bell.barrier_light();
-    if state(bell.load()) != BRISK {
-        ring_carefully(bell);
+    bell.barrier_full();
+    if state(bell.load()) == ARMED {
+        ring_armed(bell);
     }
 }
 
-/// Rings as [`ring`] does, with a full barrier in any state of the port.
 #[cold]
-pub(crate) fn ring_carefully(bell: &impl Bell) {
-    bell.barrier_full();
+fn ring_armed(bell: &impl Bell) {
     if change(bell, ARMED, RUNG) {
         bell.wake();
     }
@@ -112,73 +100,15 @@ fn set(bell: &impl Bell, to: u32) {
     }
 }
 
-/// The port's side of the protocol: announces sleep, withdraws it, and decides when to be brisk, which
-/// is once the port has done enough since its last sleep that the heavy barrier of its next sleep is
-/// small compared with it.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    /// The work left until then.
-    left: u32,
-    brisk: bool,
-    /// A peer does not support its half of the light and heavy pair.
-    careful: bool,
+/// Announces the port's sleep. Whatever was stored before a [`ring`] that does not wake is visible afterwards.
+pub(crate) fn arm(bell: &impl Bell) {
+    set(bell, ARMED);
+    bell.barrier_full();
 }
 
-impl Pace {
-    pub(crate) fn new(careful: bool) -> Self {
-        Self { left: BRISK_AFTER_POLLS, brisk: false, careful }
-    }
-
-    /// Counts a poll that found `messages`.
-    #[inline(always)]
-    pub(crate) fn polled(&mut self, messages: u32, bell: &impl Bell) {
-        if self.left == 0 {
-            return;
-        }
-        let done = messages.saturating_mul(BRISK_POLLS_PER_MESSAGE).saturating_add(1);
-        self.left = self.left.saturating_sub(done);
-        if self.left == 0 {
-            self.be_brisk(bell);
-        }
-    }
-
-    #[cold]
-    fn be_brisk(&mut self, bell: &impl Bell) {
-        if !self.careful {
-            self.brisk = true;
-            set(bell, BRISK);
-        }
-    }
-
-    /// Announces sleep. Whatever was stored before a [`ring`] that does not wake is visible
-    /// afterwards.
-    pub(crate) fn arm(&mut self, bell: &impl Bell) {
-        set(bell, ARMED);
-        if self.brisk {
-            bell.barrier_heavy();
-        } else {
-            bell.barrier_full();
-        }
-        self.brisk = false;
-        self.left = BRISK_AFTER_POLLS;
-    }
-
-    /// Withdraws the announcement, if there is one.
-    pub(crate) fn disarm(&mut self, bell: &impl Bell) {
-        if !self.brisk {
-            set(bell, CAREFUL);
-        }
-    }
-
-    /// Makes every peer use full barriers from now on. Call it before a peer without the light and
-    /// heavy pair can deliver anything.
-    pub(crate) fn be_careful(&mut self, bell: &impl Bell) {
-        self.careful = true;
-        if self.brisk {
-            // Peers may have read `BRISK` just now; the next sleep still uses a heavy barrier.
-            change(bell, BRISK, CAREFUL);
-        }
-    }
+/// Withdraws the announcement, if there is one.
+pub(crate) fn disarm(bell: &impl Bell) {
+    set(bell, AWAKE);
 }
 
 /// The sleep word of a port of this or of another process.
@@ -237,16 +167,8 @@ impl Bell for SharedBell {
     }
 
     #[inline]
-    fn barrier_light(&self) {
-        crate::barrier::light();
-    }
-
     fn barrier_full(&self) {
         crate::barrier::full();
-    }
-
-    fn barrier_heavy(&self) {
-        crate::barrier::heavy();
     }
 }
 
@@ -274,7 +196,7 @@ impl<B: Bell> ShmWaiter<B> {
     fn wait_until(&self, end: Option<Instant>) -> bool {
         loop {
             let word = self.bell.load();
-            let quiet = matches!(state(word), CAREFUL | BRISK | ARMED);
+            let quiet = matches!(state(word), AWAKE | ARMED);
             if self.take_permit() || !quiet {
                 return true;
             }

@@ -10,7 +10,7 @@ use loom as engine;
 #[cfg(shuttle)]
 use shuttle as engine;
 
-use crate::bell::{Bell, Pace, ShmWaiter, ring};
+use crate::bell::{Bell, ShmWaiter, arm, disarm, ring};
 use crate::layout::link;
 use crate::ring::{
     Consumer, Geometry, NoPlace, Producer, ReadWords, RingMessageKind, SLOT_BYTES, WriteWords,
@@ -152,108 +152,84 @@ fn messages_of_all_kinds_pass_in_order() {
     messages_pass_in_order(bytes, if LARGE { 60 } else { 3 });
 }
 
-/// The barriers of a searched bell.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Barriers {
-    /// Those of the real bell.
-    All,
-    /// The light one is missing: a wake-up must get lost, or the search is blind.
-    #[cfg_attr(shuttle, allow(dead_code, reason = "it searches without weak memory"))]
-    NoLight,
-}
-
 /// A sleep word whose futex is a lock and a condition.
-struct SearchedBell {
+struct SearchedWord {
     word: AtomicU32,
     futex: Mutex<()>,
     woken: Condvar,
-    barriers: Barriers,
+}
+
+/// A sleep word as one thread uses it. If its barrier is missing, a wake-up must get lost, or the search is blind.
+#[derive(Clone)]
+struct SearchedBell {
+    shared: Arc<SearchedWord>,
+    has_barrier: bool,
 }
 
 impl SearchedBell {
-    fn new(barriers: Barriers) -> Arc<Self> {
-        Arc::new(Self {
-            word: AtomicU32::new(0),
-            futex: Mutex::new(()),
-            woken: Condvar::new(),
-            barriers,
-        })
+    fn new() -> Self {
+        let (word, futex, woken) = (AtomicU32::new(0), Mutex::new(()), Condvar::new());
+        Self { shared: Arc::new(SearchedWord { word, futex, woken }), has_barrier: true }
     }
 }
 
-impl Bell for Arc<SearchedBell> {
+impl Bell for SearchedBell {
     fn load(&self) -> u32 {
-        self.word.load(Ordering::Acquire)
+        self.shared.word.load(Ordering::Acquire)
     }
 
     fn exchange(&self, now: u32, new: u32) -> bool {
         let order = Ordering::Relaxed;
-        self.word.compare_exchange(now, new, order, order).is_ok()
+        self.shared.word.compare_exchange(now, new, order, order).is_ok()
     }
 
     fn add(&self, count: u32) {
-        self.word.fetch_add(count, Ordering::Release);
+        self.shared.word.fetch_add(count, Ordering::Release);
     }
 
     /// The kernel compares and queues under a lock that a waker takes too.
     fn sleep(&self, now: u32, timeout: Option<Duration>) -> bool {
         assert_eq!(timeout, None, "searched programs have no clock");
-        let queue = self.futex.lock().expect("no panic");
-        if self.word.load(Ordering::Relaxed) == now {
-            drop(self.woken.wait(queue).expect("no panic"));
+        let queue = self.shared.futex.lock().expect("no panic");
+        if self.shared.word.load(Ordering::Relaxed) == now {
+            drop(self.shared.woken.wait(queue).expect("no panic"));
         }
         true
     }
 
     fn wake(&self) {
-        drop(self.futex.lock().expect("no panic"));
-        self.woken.notify_all();
-    }
-
-    fn barrier_light(&self) {
-        if self.barriers == Barriers::All {
-            fence(Ordering::SeqCst);
-        }
+        drop(self.shared.futex.lock().expect("no panic"));
+        self.shared.woken.notify_all();
     }
 
     fn barrier_full(&self) {
-        fence(Ordering::SeqCst);
+        if self.has_barrier {
+            fence(Ordering::SeqCst);
+        }
     }
-
-    fn barrier_heavy(&self) {
-        fence(Ordering::SeqCst);
-    }
-}
-
-/// Returns a pace that is brisk from the first poll on.
-fn brisk(bell: &Arc<SearchedBell>) -> Pace {
-    let mut pace = Pace::new(false);
-    pace.polled(u32::MAX, bell);
-    pace
 }
 
 /// Sleeps until `arrived` reaches `count`, as a port's user does. Never returns if a wake-up is
 /// lost, which the search reports.
-fn sleep_until(arrived: &AtomicU32, count: u32, bell: &Arc<SearchedBell>, mut pace: Pace) {
-    let waiter = ShmWaiter::new(Arc::clone(bell));
+fn sleep_until(arrived: &AtomicU32, count: u32, bell: &SearchedBell) {
+    let waiter = ShmWaiter::new(bell.clone());
     while arrived.load(Ordering::Acquire) < count {
-        pace.arm(bell);
+        arm(bell);
         if arrived.load(Ordering::Acquire) < count {
             assert!(waiter.wait(None));
         }
-        pace.disarm(bell);
+        disarm(bell);
     }
 }
 
 /// Bringers bring one thing each, and the sleeper gets all.
-fn bring(bringers: u32, barriers: Barriers, pace: fn(&Arc<SearchedBell>) -> Pace) {
-    let bell = SearchedBell::new(barriers);
+fn bring(bringers: u32, has_barrier: bool) {
+    let bell = SearchedBell::new();
     let arrived = Arc::new(AtomicU32::new(0));
-    // Before any peer delivers anything, as a port is brisk while its peers connect and close.
-    let pace = pace(&bell);
     let threads: Vec<_> = (0..bringers)
         .map(|_| {
-            let (bell, arrived) = (Arc::clone(&bell), Arc::clone(&arrived));
+            let bell = SearchedBell { has_barrier, ..bell.clone() };
+            let arrived = Arc::clone(&arrived);
             thread::spawn(move || {
                 if bringers == 1 {
                     arrived.store(1, Ordering::Release);
@@ -264,7 +240,7 @@ fn bring(bringers: u32, barriers: Barriers, pace: fn(&Arc<SearchedBell>) -> Pace
             })
         })
         .collect();
-    sleep_until(&arrived, bringers, &bell, pace);
+    sleep_until(&arrived, bringers, &bell);
     for thread in threads {
         thread.join().expect("no panic");
     }
@@ -272,32 +248,27 @@ fn bring(bringers: u32, barriers: Barriers, pace: fn(&Arc<SearchedBell>) -> Pace
 
 const BRINGERS: u32 = if LARGE { 5 } else { 2 };
 
-fn careful_sleeper_wakes() {
-    bring(1, Barriers::All, |_| Pace::new(true));
-}
-
-fn brisk_sleeper_wakes() {
-    bring(1, Barriers::All, brisk);
+fn sleeper_wakes() {
+    bring(1, true);
 }
 
 fn sleeper_wakes_for_all() {
-    bring(BRINGERS, Barriers::All, brisk);
+    bring(BRINGERS, true);
 }
 
 /// A thread that waits is woken by `wake`, however another arms and disarms the port meanwhile.
 fn wake_reaches_a_waiter_of_another_thread() {
-    let bell = SearchedBell::new(Barriers::All);
-    let waiter = Arc::new(ShmWaiter::new(Arc::clone(&bell)));
+    let bell = SearchedBell::new();
+    let waiter = Arc::new(ShmWaiter::new(bell.clone()));
     let sleeper = {
         let waiter = Arc::clone(&waiter);
         thread::spawn(move || assert!(waiter.wait(None)))
     };
     let owner = {
-        let bell = Arc::clone(&bell);
+        let bell = bell.clone();
         thread::spawn(move || {
-            let mut pace = Pace::new(true);
-            pace.arm(&bell);
-            pace.disarm(&bell);
+            arm(&bell);
+            disarm(&bell);
         })
     };
     waiter.wake();
@@ -308,12 +279,12 @@ fn wake_reaches_a_waiter_of_another_thread() {
 /// A sender that found the ring full sleeps until the receiver has made room.
 fn full_sender_sleeps_until_there_is_room() {
     let (mut producer, mut consumer) = ends();
-    let bell = SearchedBell::new(Barriers::All);
+    let bell = SearchedBell::new();
     for value in 1..=2 {
         assert!(try_send(&mut producer, 16, value));
     }
     let receiver = {
-        let bell = Arc::clone(&bell);
+        let bell = bell.clone();
         thread::spawn(move || {
             let message = consumer.peek().expect("right headers");
             consumer.take(&message.expect("two messages"));
@@ -326,14 +297,13 @@ fn full_sender_sleeps_until_there_is_room() {
             }
         })
     };
-    let waiter = ShmWaiter::new(Arc::clone(&bell));
-    let mut pace = Pace::new(true);
+    let waiter = ShmWaiter::new(bell.clone());
     while !try_send(&mut producer, 16, 3) {
-        pace.arm(&bell);
+        arm(&bell);
         if !producer.has_room_again() {
             assert!(waiter.wait(None));
         }
-        pace.disarm(&bell);
+        disarm(&bell);
     }
     receiver.join().expect("no panic");
 }
@@ -353,7 +323,7 @@ macro_rules! searches {
             #[test]
             #[should_panic(expected = "deadlock")]
             fn missing_barrier_is_found() {
-                loom::model(|| super::bring(1, super::Barriers::NoLight, super::brisk));
+                loom::model(|| super::bring(1, false));
             }
         }
 
@@ -372,8 +342,7 @@ searches! {
     whole_slots_pass_in_order
     long_messages_pass_in_order
     messages_of_all_kinds_pass_in_order
-    careful_sleeper_wakes
-    brisk_sleeper_wakes
+    sleeper_wakes
     sleeper_wakes_for_all
     wake_reaches_a_waiter_of_another_thread
     full_sender_sleeps_until_there_is_room

@@ -8,7 +8,7 @@ mod link;
 mod poll;
 mod post;
 
-use crate::bell::{Pace, SharedBell, ShmWaiter};
+use crate::bell::{self, SharedBell, ShmWaiter};
 use crate::connection::{Answer, Connection, ConnectionStage, Inbound, Inbox, KnownPeer};
 use crate::control::{Control, Inner};
 use crate::layout::{LINKS_MAX, board};
@@ -54,7 +54,6 @@ pub(crate) struct ShmPort {
     name: Option<String>,
     inbox: Arc<Inbox>,
     bell: SharedBell,
-    pace: Pace,
     waiter: Arc<ShmWaiter<SharedBell>>,
     /// By number. Closed links leave a small entry, since numbers are not reused.
     links: Vec<LinkSlot>,
@@ -86,12 +85,11 @@ impl ShmPort {
         let (number, inbox) = inner.take_port()?;
         let bell = inbox.bell().clone();
         let work_word = OwnWord::new(&inner.board.arena, board::in_flight(number));
-        let mut port = Self {
+        let port = Self {
             _control: Arc::clone(control),
             inner: Arc::clone(inner),
             number,
             name: spec.listen.clone(),
-            pace: Pace::new(!inner.barriers),
             waiter: Arc::new(ShmWaiter::new(bell.clone())),
             bell,
             links: Vec::new(),
@@ -109,7 +107,7 @@ impl ShmPort {
             careful: !inner.barriers,
             inbox,
         };
-        port.pace.disarm(&port.bell);
+        bell::disarm(&port.bell);
         if let Some(name) = &spec.listen {
             inner.listen(name, &port.inbox)?;
         }
@@ -152,7 +150,6 @@ impl ShmPort {
         if !peer.barriers {
             // Before anything can arrive over the link.
             self.careful = true;
-            self.pace.be_careful(&self.bell);
         }
         let geometry = self.inner().geometry();
         let number = connection.link;
@@ -400,7 +397,6 @@ impl Port for ShmPort {
             watches if watches.iter().all(PolledLink::is_idle) => {}
             _ => return self.receive(out),
         }
-        self.pace.polled(0, &self.bell);
         0
     }
 
@@ -412,12 +408,12 @@ impl Port for ShmPort {
 
     fn arm(&mut self) -> bool {
         self.tell_all();
-        self.pace.arm(&self.bell);
+        bell::arm(&self.bell);
         self.has_something()
     }
 
     fn disarm(&mut self) {
-        self.pace.disarm(&self.bell);
+        bell::disarm(&self.bell);
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

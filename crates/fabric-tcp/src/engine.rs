@@ -8,10 +8,7 @@ use crate::region::{RegionRegistry, TcpRegion};
 use crate::socket::{reachable, set_options};
 use crate::stream::LinkStream;
 use crate::wire::FrameKind;
-use farside_base::waiting::{
-    CLAIM_CALLS_MIN, CLAIM_CHECK_MAX, CLAIM_CHECK_MIN, CLAIM_CHECK_SLACK,
-    CLAIM_CHECKS_PER_DOUBLING, POLLS_PER_EPOLL,
-};
+use farside_base::waiting::{CLAIM_CALLS_MIN, CLAIM_CHECK, POLLS_PER_EPOLL};
 use farside_base::{Capabilities, RegionId};
 use farside_bootstrap::{Address, Admission, BootstrapError, Endpoint, HandshakeLimits, Stream};
 use farside_fabric::{FabricError, PendingConnection, PortSpec, Region};
@@ -22,7 +19,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -281,13 +277,8 @@ struct EngineThread {
     /// Until when accepting is paused.
     paused: Option<Instant>,
     ticked: Instant,
-    /// When claimed ports were last checked, and the interval of checks.
-    watched: Instant,
-    watch: Duration,
-    /// Checks since the interval changed.
-    probes: u32,
-    /// Whether the thread's timer slack is raised.
-    slack: bool,
+    /// When claimed ports were last checked.
+    checked: Instant,
     /// The port that was served last.
     last: Option<Arc<PortShared>>,
     /// The interval of ticks: the shortest that a link needs.
@@ -306,10 +297,7 @@ impl EngineThread {
             ports,
             paused: None,
             ticked: now,
-            watched: now,
-            watch: CLAIM_CHECK_MIN,
-            probes: 0,
-            slack: false,
+            checked: now,
             last: None,
             tick_every,
         }
@@ -342,8 +330,8 @@ impl EngineThread {
             } else if spins_until.is_some_and(|until| now >= until) {
                 (spins_until, self.last) = (None, None);
             }
-            if now.saturating_duration_since(self.watched) >= self.watch {
-                self.watch_claims(now);
+            if now.saturating_duration_since(self.checked) >= CLAIM_CHECK {
+                self.check_claims(now);
             }
             if now.saturating_duration_since(self.ticked) >= self.tick_every {
                 self.tick(now);
@@ -365,17 +353,9 @@ impl EngineThread {
     }
 
     /// Returns how long the engine may sleep.
-    fn sleep(&mut self) -> Duration {
-        let watches = self.inner.claims.load(Ordering::Relaxed) > 0;
-        let slack = watches && self.watch == CLAIM_CHECK_MAX;
-        if slack != self.slack {
-            self.slack = slack;
-            let most = CLAIM_CHECK_SLACK.min(self.inner.options.tick()).as_nanos();
-            let most = u64::try_from(most).ok().and_then(NonZeroU64::new);
-            let _ = rustix::thread::set_current_timer_slack(most.filter(|_| slack));
-        }
-        if watches {
-            return self.watch;
+    fn sleep(&self) -> Duration {
+        if self.inner.claims.load(Ordering::Relaxed) > 0 {
+            return CLAIM_CHECK;
         }
         let next = self.ticked + self.tick_every;
         next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100))
@@ -388,7 +368,7 @@ impl EngineThread {
             WAKE => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
-                (self.watched, self.watch, self.probes) = (Instant::now(), CLAIM_CHECK_MIN, 0);
+                self.checked = Instant::now();
                 if self.inner.dials.swap(false, Ordering::AcqRel) {
                     self.tick_every = self.tick_every.min(LEASE_MIN);
                 }
@@ -417,13 +397,8 @@ impl EngineThread {
     }
 
     /// Takes claimed ports back from threads that stopped polling.
-    fn watch_claims(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.watched).min(CLAIM_CHECK_MAX);
-        let calls_min = CLAIM_CALLS_MIN * (passed.as_micros() / CLAIM_CHECK_MIN.as_micros()) as u32;
-        (self.watched, self.probes) = (now, self.probes + 1);
-        if self.probes == CLAIM_CHECKS_PER_DOUBLING {
-            (self.watch, self.probes) = ((self.watch * 2).min(CLAIM_CHECK_MAX), 0);
-        }
+    fn check_claims(&mut self, now: Instant) {
+        self.checked = now;
         if self.inner.claims.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -433,7 +408,7 @@ impl EngineThread {
             let calls = polls.saturating_add(port.posts.swap(0, Ordering::Relaxed));
             let claimed = port.claimed.load(Ordering::Relaxed);
             // A thread that holds the lock may hold it for longer than the interval.
-            if claimed && (polls == 0 || calls < calls_min) && !port.is_busy() {
+            if claimed && (polls == 0 || calls < CLAIM_CALLS_MIN) && !port.is_busy() {
                 let more = port.with_core(|core| {
                     self.inner.release(&port);
                     core.flush_deferred();

@@ -20,12 +20,11 @@
 //! * *The engine* serves a port from the start. It polls for `TcpOptions::spin` after the last arrival,
 //!   then sleeps in `epoll_wait`. It does so until a thread claims the port (`claimed`), by 9 empty
 //!   polls in a row or by 33 polls of any kind since it slept.
-//! * *The polling thread* serves a claimed port. The engine checks it every 100 us, later every 1.6 ms
-//!   or at the next tick of the processor. It takes the port back if it finds no poll, or fewer than 4
-//!   calls per 100 us, since its last check, or once the thread arms its waiter.
+//! * *The polling thread* serves a claimed port. The engine checks it every 800 us and takes the port back if it
+//!   finds no poll, or fewer than 32 calls, since its last check, or once the thread arms its waiter.
 //!
 //! Wake-ups of the engine for a claimed port would find nothing to do, and on few cores a change of threads is most of
-//! a round trip. The checks become rare because each timer costs tens of microseconds in a virtual machine. Moved bytes
+//! a round trip. Moved bytes
 //! count as calls, one per 16 KiB, and a port is never taken from a thread that holds its lock. A polling thread may
 //! hold back requests while 16 are in flight, so that one call sends many.
 //!
