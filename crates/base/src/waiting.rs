@@ -126,10 +126,11 @@ pub const SPIN_ENGINE_POLLS: u32 = 768;
 /// The same for a peer that works some 100 us on each answer, to which a wake-up would add a tenth.
 /// Chosen: registrations of 30 to 90 us then end within the budget.
 pub const SPIN_WORK_POLLS: u32 = 3072;
-/// The least and the largest [`YieldInterval`].
+/// The least [`YieldInterval`].
 /// Measured: calls on one core 4.7 us, with a constant interval of 32 6.7 us, of 64 9.4 us. Yields that no thread
 /// takes at a constant 8 double a call of 0.6 us on two cores; at 16 they add 2 to 23 %, at 256 nothing.
 pub const YIELD_POLLS_MIN: u32 = 8;
+/// The largest one.
 pub const YIELD_POLLS_MAX: u32 = 256;
 /// A yield that was taken lasts for two context switches and the work of the other thread, some microseconds;
 /// otherwise for the system call, some hundred nanoseconds.
