@@ -383,7 +383,7 @@ fn half_open_handshakes_hold_nothing_for_long() {
 #[test]
 fn silent_connections_displace_no_slow_handshake() {
     let limits = TcpLimits { handshakes_max: 16, handshakes_per_host_max: 8, ..TcpLimits::DEFAULT };
-    let connect_timeout = WATCHDOG;
+    let connect_timeout = Duration::from_secs(60);
     let mut victim = Victim::new(TcpOptions { limits, connect_timeout, ..options() });
     let mut slow = Fake::new(&victim.listen, 1);
     let challenge = slow.open();
