@@ -1,6 +1,6 @@
 //! `farside doctor`: checks whether this machine can run each fabric, and prints the command that fixes a fault.
 //!
-//! A [`check::Rule`] inspects a [`subject::Subject`] (a machine behind the trait [`host::Host`], and the nodes planned
+//! A `check::Rule` inspects a `subject::Subject` (a machine behind the trait `host::Host`, and the nodes planned
 //! on it) and returns one finding for each device or setting that it inspected. Rules only read and compute: they
 //! change nothing, and no file content makes them panic. Only `device_limits` loads a library: it queries devices
 //! through libibverbs.

@@ -30,10 +30,10 @@ macro_rules! word_atomics {
         /// `Misaligned`, those of [`read`](Self::read), and the first failure of an earlier write.
         #[inline]
         pub fn $name(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            let change = WordOperation::$change($($arg),*);
+            let change = |word| WordOperation::$change($($arg),*).apply(word);
             match self.word_hit(address, change) {
                 Some(before) => Ok(before),
-                None => self.word_blocking(change, address),
+                None => self.word_blocking(WordOperation::$change($($arg),*), address),
             }
         }
 

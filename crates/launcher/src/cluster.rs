@@ -1,6 +1,6 @@
 //! A cluster of worker processes, which ends with its value.
 //!
-//! Workers are children of this process or run at agents of other hosts ([`Process`], [`Hosts`]). Dropping the
+//! Workers are children of this process or run at agents of other hosts (`Process`, [`Hosts`]). Dropping the
 //! cluster, on success, error, panic or Ctrl-C, kills and reaps the workers that have not left. If this process is
 //! killed by SIGKILL, its workers end when their input closes.
 

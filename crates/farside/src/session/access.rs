@@ -216,12 +216,12 @@ impl Session {
     pub(crate) fn word_hit(
         &mut self,
         address: GlobalAddress,
-        change: WordOperation,
+        change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
         if !self.is_settled() || !address.offset().is_multiple_of(8) {
             return None;
         }
-        let before = self.lines.update(address, |word| change.apply(word))?;
+        let before = self.lines.update(address, change)?;
         self.hit();
         Some(before)
     }
@@ -626,7 +626,7 @@ impl Session {
             }
             AccessKind::Ordered(kind) => {
                 if let OperationKind::Word(change) = kind
-                    && let Some(before) = self.word_hit(address, change)
+                    && let Some(before) = self.word_hit(address, |word| change.apply(word))
                 {
                     access.result = before;
                     return Ok(None);

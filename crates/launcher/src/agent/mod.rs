@@ -1,7 +1,7 @@
 //! `farside agent`: starts workers on this host for commands on other hosts.
 //!
-//! Each stream is for one worker: after the handshake comes [`Order::Start`](wire::Order), then the worker's lines
-//! pass through in both directions ([`wire`]). When a stream ends, for any reason, its worker is killed and reaped.
+//! Each stream is for one worker: after the handshake comes `Order::Start`, then the worker's lines
+//! pass through in both directions (`wire`). When a stream ends, for any reason, its worker is killed and reaped.
 //! Two threads serve a stream: one takes orders and handles the end of the stream, the other relays the worker's
 //! output and handles the end of the worker.
 
