@@ -495,6 +495,7 @@ impl<H: Half> Drive<H> {
             .assign()
             .map_err(|error| Refusal::Full(format!("the listener cannot add a peer: {error}")))?;
         self.place(link, unit, peer, hello.connection);
+        self.step(unit, None, |half, own, effects| half.prepare(peer, own, effects));
         let (tokens, queue) = (self.units[unit].memory.tokens(), self.units[unit].queue);
         let reply = Reply { tokens, number: peer }.encode();
         match self.port.accept(link, &reply, queue) {

@@ -18,7 +18,7 @@
 use super::deadline::Deadline;
 use super::{CALL_SLOTS, LinePiece, Pieces, Session, failure, one_line, pieces};
 use crate::canary;
-use crate::operation::{OperationKind, WordOperation};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, LineSize};
 use farside_protocol::lock::Mode;

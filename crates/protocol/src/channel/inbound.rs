@@ -106,6 +106,10 @@ pub(super) trait ReceiveHalf: Sized {
         self
     }
 
+    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
+        Ok(())
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,

@@ -33,7 +33,19 @@ pub trait Half: Sized {
     /// Whether one half serves all peers.
     fn shares(kind: Kind) -> bool;
 
-    /// Connects a peer with these regions.
+    /// Clears what an earlier peer with this number wrote. Call it before the link of the next one is accepted, from
+    /// which on that one may write.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn prepare<M: Memory>(
+        &mut self,
+        peer: Peer,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Connects a peer with these regions, which may have written already.
     ///
     /// # Errors
     /// As [`Self::advance`].
@@ -150,6 +162,7 @@ macro_rules! role {
             }
 
             forward! {
+                fn prepare(peer: Peer) -> Result<(), Violation>;
                 fn connected(peer: Peer, regions: PeerRegions) -> Result<(), Violation>;
                 fn advance() -> Result<(), Violation>;
                 fn completed(completed: Completed) -> Result<(), Violation>;

@@ -249,6 +249,10 @@ pub(super) trait PushSender: Sized {
     /// Continues after an acknowledgement.
     fn acknowledged(&mut self) {}
 
+    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
+        Ok(())
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,

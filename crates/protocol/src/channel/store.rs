@@ -114,6 +114,10 @@ pub(super) trait PullSender: Sized {
         self
     }
 
+    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
+        Ok(())
+    }
+
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,

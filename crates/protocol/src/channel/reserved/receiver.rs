@@ -191,6 +191,15 @@ impl ReceiveHalf for ReservedReceiver {
         self
     }
 
+    fn prepare<M: Memory>(&mut self, peer: Peer, step: &mut Step<'_, M>) -> Checked {
+        match self.signal {
+            Signal::Word => {
+                reach(step.own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0))
+            }
+            Signal::Message => Ok(()),
+        }
+    }
+
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -204,20 +213,12 @@ impl ReceiveHalf for ReservedReceiver {
         // All senders share the receives: those of an earlier sender with this number are still posted.
         let first = usize::from(peer.0) >= self.senders_end;
         self.senders_end = self.senders_end.max(usize::from(peer.0) + 1);
-        match self.signal {
-            // The first sender may have written a request already.
-            Signal::Word if first => Ok(()),
-            // Requests of an earlier sender with this number are void.
-            Signal::Word => {
-                reach(step.own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0))
-            }
-            Signal::Message => {
-                for _ in 0..if first { RECEIVES } else { 0 } {
-                    post_receive(peer, self.regions, step.effects);
-                }
-                Ok(())
+        if first && self.signal == Signal::Message {
+            for _ in 0..RECEIVES {
+                post_receive(peer, self.regions, step.effects);
             }
         }
+        Ok(())
     }
 
     fn lost(&mut self, peer: Peer) {

@@ -137,6 +137,23 @@ fn mailboxes_of_a_lost_sender_serve_again() {
 }
 
 #[test]
+fn replaced_sender_may_request_before_the_receiver_is_connected() {
+    for earlier_requests in [false, true] {
+        let mut wire = pool(Signal::Word, 2, 1);
+        if earlier_requests {
+            wire.send(0, b"lost").unwrap();
+            wire.carry(0).unwrap();
+        }
+        wire.lose(0);
+        wire.reconnect_with(0, |wire| {
+            wire.send(0, b"early").unwrap();
+            wire.carry(0).unwrap();
+        });
+        assert_eq!(settle(&mut wire), Some((0, b"early".to_vec())), "{earlier_requests}");
+    }
+}
+
+#[test]
 fn invalid_actions_of_a_sender_are_violations() {
     let violation = |text| Err(Violation(text));
     let mut wire = pool(Signal::Message, 2, 2);

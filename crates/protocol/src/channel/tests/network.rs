@@ -481,6 +481,13 @@ impl Network {
         self.launch();
     }
 
+    fn prepare_receiver(&mut self, sender: usize) {
+        let peer = Peer(sender as u16);
+        let prepared =
+            self.receivers[0].with(|half, own, effects| half.prepare(peer, own, effects));
+        assert_eq!(prepared, Ok(()));
+    }
+
     fn connect_receiver(&mut self, sender: usize, receiver: usize) {
         let regions = self.senders[sender].regions(receiver);
         let peer = Peer(sender as u16);
@@ -506,9 +513,20 @@ impl Network {
 
     /// Connects a new sender under the number of a lost one.
     pub(in crate::channel) fn reconnect(&mut self, sender: usize) {
+        self.reconnect_with(sender, |_| ());
+    }
+
+    /// Connects a new sender under the number of a lost one, which acts before the receiver knows of it.
+    pub(in crate::channel) fn reconnect_with(
+        &mut self,
+        sender: usize,
+        act: impl FnOnce(&mut Self),
+    ) {
         self.senders[sender] = self.new_sender();
-        self.connect_receiver(sender, 0);
+        self.prepare_receiver(sender);
         self.connect_sender(sender, 0);
+        act(self);
+        self.connect_receiver(sender, 0);
     }
 
     /// Puts the requests of all halves in flight.

@@ -275,8 +275,14 @@ impl DataChannel {
             number: self.peer(side),
         };
         self.with(side, |half, own, effects| match half {
-            Half::Sender(half) => half.connected(peer, remote, own, effects),
-            Half::Receiver(half) => half.connected(peer, remote, own, effects),
+            Half::Sender(half) => {
+                half.prepare(peer, own, effects)?;
+                half.connected(peer, remote, own, effects)
+            }
+            Half::Receiver(half) => {
+                half.prepare(peer, own, effects)?;
+                half.connected(peer, remote, own, effects)
+            }
         });
     }
 
