@@ -1,6 +1,6 @@
 //! Waiting: the policies that all crates share, and the one table of their constants.
 //!
-//! A thread spins for a bounded number of polls, yields its processor now and then, and parks ([`SpinThenPark`]).
+//! A thread spins for a bounded number of polls, yields its processor at intervals, and parks ([`SpinThenPark`]).
 //! This is the competitive solution of the ski-rental problem (Karlin et al., *Empirical Studies of Competitive
 //! Spinning for a Shared-Memory Multiprocessor*, SOSP 1991): a budget of about the cost of a park and a wake-up
 //! costs at most twice as much as the best choice in hindsight. What no event announces is polled at intervals
@@ -114,7 +114,7 @@ impl Backoff {
 }
 
 // The table of constants: counts have their unit in the name, times in their type. "Measured" is on two virtual
-// processors, medians of 5 to 11 runs beside the neighbouring values; `docs/internals/waiting.md` has the figures.
+// processors of a loaded machine, medians of 3 to 11 runs beside the neighbouring values (`docs/internals/waiting.md`).
 // "Chosen" bounds a delay that no benchmark shows.
 
 /// Spin budget for polls of memory, a few nanoseconds each.

@@ -12,12 +12,12 @@ mod meeting;
 mod time;
 
 use crate::conversation::{CALL_AGAIN, Conversation, ConversationStage, Over};
-use crate::conversation_parts::Expected;
 use crate::core::{Command, Core, Dial, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
 use crate::inbox::Inbound;
 use crate::neighbour;
+use crate::pending_work::PendingDials;
 use crate::status::{self, numbers};
 use crate::token::{Token, lock};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
@@ -98,7 +98,7 @@ struct ControlThread {
     /// Conversations for whose peers a window is being bound.
     binding: Vec<Token>,
     /// The state of rdma_cm, if it connects queue pairs.
-    expected: Option<Expected>,
+    expected: Option<PendingDials>,
     limits: HandshakeLimits,
     tick: Duration,
     next_tick: Instant,
@@ -124,7 +124,7 @@ impl ControlThread {
         let mut expected = None;
         if let Some(manager) = &core.manager {
             epoll::add(&epoll, manager.channel.borrowed(), data(MANAGER), input)?;
-            expected = Some(Expected::new()?);
+            expected = Some(PendingDials::new()?);
         }
         let tick = core.options.lease / u32::try_from(LEASE_TICKS).unwrap_or(8);
         let lease = core.options.lease;

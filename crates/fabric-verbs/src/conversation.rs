@@ -1,9 +1,9 @@
 //! One end of a link's control stream: the socket, its handshake, frames in and out.
 
-use crate::conversation_parts::{Met, PeerImports};
 use crate::core::Dial;
 use crate::ffi::QueuePairHandle;
 use crate::inbox::{ImportReply, Inbox, PendingReply};
+use crate::pending_work::{ManagerState, PeerImports};
 use crate::wire::{self, Frame, Malformed, QueuePairEnd};
 use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Security, Stream, Transfer};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -152,7 +152,7 @@ pub(crate) struct Conversation {
     /// Whether writability was last requested from the epoll.
     pub(crate) watches_writes: bool,
     /// Its connection by rdma_cm, if there is one.
-    pub(crate) met: Met,
+    pub(crate) met: ManagerState,
 }
 
 impl Conversation {
@@ -186,7 +186,7 @@ impl Conversation {
             again_at: now,
             repeats: 0,
             watches_writes: false,
-            met: Met::default(),
+            met: ManagerState::default(),
         }
     }
 

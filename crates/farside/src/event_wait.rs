@@ -39,7 +39,7 @@ impl EventWait {
         if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Whether work that only the clock announces is due to be checked: before a park, and now and then.
+    /// Whether work that only the clock announces is due to be checked: every few polls, and before a park.
     pub(crate) fn reads_clock(&self) -> bool {
         self.spin.reads_clock()
     }

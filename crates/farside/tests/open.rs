@@ -123,3 +123,21 @@ fn member_that_outlives_the_founder_is_joined() {
     assert_eq!(third.cluster_id().to_string(), founded);
     assert_eq!(third.cluster_id(), second.cluster_id());
 }
+
+#[test]
+fn occupancy_of_an_absent_cluster_is_no_such_cluster() {
+    let absent = name("open-absent");
+    for url in ["shm".to_owned(), format!("tcp://{}", free_address())] {
+        let fabric = fabrics::open(&url, Security::open()).unwrap();
+        let error = farside::occupancy(&*fabric, &absent, PATIENCE).unwrap_err();
+        assert_eq!(error.code, ErrorCode::NoSuchCluster, "{url}: {error}");
+    }
+}
+
+#[test]
+fn occupancy_counts_the_members() {
+    let (cluster, url) = (name("open-count"), format!("tcp://{}", free_address()));
+    let _node = Node::open(&config(&cluster), &url, Security::open()).unwrap();
+    let fabric = fabrics::open(&url, Security::open()).unwrap();
+    assert_eq!(farside::occupancy(&*fabric, &cluster, PATIENCE).unwrap().members, 1);
+}

@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | calls of ports | [`ProcessorCosts`], as the fabric counts them |
 //! | local work | [`Spent`], as the actor reports |
-//! | an unsuccessful poll | one run of the actor, independent of the number of polls that it stands for |
+//! | an unsuccessful poll | one run of the actor, independent of the number of polls that it represents |
 //!
 //! The result is a function of the options of the net, the seed and the actors: no real time, no threads. Memory
 //! accesses of an actor happen at the beginning of its run, independent of the cost of the run.

@@ -183,7 +183,7 @@ impl ControlThread {
         let conversation = found.filter(|found| found.stage == ConversationStage::Confirming);
         let (Some(token), Some(conversation)) = (token, conversation) else {
             id.reject();
-            let _ = expected.grave.send(Arc::new(id));
+            let _ = expected.destroyer.send(Arc::new(id));
             return;
         };
         id.mark(token.0);

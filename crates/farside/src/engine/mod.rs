@@ -26,7 +26,7 @@ use crate::{Config, ErrorCode, Stats};
 use allocation::Homes;
 use coherence::CoherenceDriver;
 use contact::ContactDriver;
-use farside_base::{LineAddress, NodeId};
+use farside_base::{LineAddress, NodeId, OperationId};
 use farside_protocol::member::{MemberEvent, Membership};
 use farside_protocol::wire::{BODY, Family, MESSAGE, Violation};
 use leave::LeaveProgress;
@@ -64,7 +64,7 @@ enum FollowUp {
     /// Retries operations that wait for a frame.
     RetryFrames,
     /// Starts an operation that was held back.
-    Start(farside_base::OperationId),
+    Start(OperationId),
     /// The link to a peer failed.
     Drop(NodeId),
     /// A peer broke the protocol.
@@ -280,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Does the checks that need only be done now and then.
+    /// Runs the checks that are done at intervals only.
     pub(crate) fn probe(&mut self) {
         self.bind_rendezvous();
         self.look_at_peers();
@@ -372,8 +372,7 @@ impl Engine {
 
     /// Counters of this node since its start.
     pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        self.links.count(&mut stats);
+        let mut stats = self.links.counters();
         self.coherence.count(&mut stats);
         self.sessions.count(&mut stats);
         stats.locks = self.locks.granted() + stats.lock_hits;

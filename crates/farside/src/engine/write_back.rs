@@ -202,7 +202,7 @@ impl WriteBacks {
         self.queue.pop_front_if(|entry| entry.due_ns <= self.seen_ns)
     }
 
-    /// Empties the queue for good: this node is no member any more.
+    /// Empties the queue permanently: this node has left the cluster or was removed.
     pub(crate) fn stop(&mut self) {
         self.queue.clear();
         self.queued = Frames(Box::default()); // every frame is out of range

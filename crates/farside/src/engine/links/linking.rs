@@ -149,7 +149,7 @@ impl Links {
         Ok(true)
     }
 
-    /// Removes a member for good; returns its last link, and calls `landed` for the lines that were on their way.
+    /// Removes a member; returns its last link, and calls `landed` for the lines in flight to it.
     pub(crate) fn remove(
         &mut self,
         node: NodeId,

@@ -65,7 +65,7 @@ fn content(kind: Kind, from: usize, number: u32) -> Vec<u8> {
 fn messages_come_in_order_through_a_network_in_order() {
     for kind in Kind::ALL {
         for shape in shapes(kind) {
-            let told = format!("{kind} {shape:?}");
+            let case = format!("{kind} {shape:?}");
             let mut net = Network::all(kind, shape, 1);
             let gathers = kind != Kind::SendBufferless;
             for number in 0..60_u32 {
@@ -80,13 +80,13 @@ fn messages_come_in_order_through_a_network_in_order() {
                     }
                     // A receiver that names a place, or a sender that asks for the tail.
                     let nothing = net.found(0).unwrap();
-                    assert_eq!(nothing, None, "{told}");
+                    assert_eq!(nothing, None, "{case}");
                     net.run();
                     sent = if gather { net.gather(0, &message) } else { net.send(0, &message) };
                 }
-                let sent = sent.expect(&told);
+                let sent = sent.expect(&case);
                 if kind.family() == Family::SendReceive {
-                    assert_eq!(net.senders[0].half.is_done(sent), !gather, "{told}");
+                    assert_eq!(net.senders[0].half.is_done(sent), !gather, "{case}");
                     assert_eq!(net.requests[0], number as usize + 1, "one request a message");
                 }
                 net.run();
@@ -96,10 +96,10 @@ fn messages_come_in_order_through_a_network_in_order() {
                     net.run();
                 }
                 let taken = net.take_any();
-                assert_eq!(taken, Ok(message), "{told}");
-                assert!(net.found(0).unwrap().is_none(), "{told}");
+                assert_eq!(taken, Ok(message), "{case}");
+                assert!(net.found(0).unwrap().is_none(), "{case}");
                 net.acknowledge();
-                assert!(gather || net.senders[0].half.is_done(sent), "{told}");
+                assert!(gather || net.senders[0].half.is_done(sent), "{case}");
             }
         }
     }
@@ -114,7 +114,7 @@ pub(in crate::channel) fn push_run(
     messages: u32,
     deaths: usize,
 ) {
-    let told = format!("{kind}, {shape:?}, seed {seed}");
+    let case = format!("{kind}, {shape:?}, seed {seed}");
     let mut dice = Xorshift64::new(seed);
     let senders = if kind.shares_receiver() { 3 } else { 1 };
     let mut net = Network::all(kind, *shape, senders as u16);
@@ -125,7 +125,7 @@ pub(in crate::channel) fn push_run(
     let mut steps = 0;
     while living.iter().any(|from| came[*from].len() < messages as usize) {
         steps += 1;
-        assert!(steps < 200_000, "stuck after {sent:?}: {told}");
+        assert!(steps < 200_000, "stuck after {sent:?}: {case}");
         let from = living[dice.below(living.len())];
         match dice.below(9) {
             0 | 1 if sent[from] < messages => {
@@ -136,15 +136,15 @@ pub(in crate::channel) fn push_run(
             }
             2 => {
                 net.flush(from);
-                net.advance(from).expect(&told);
+                net.advance(from).expect(&case);
             }
-            3..=6 => net.carry_any().expect(&told),
+            3..=6 => net.carry_any().expect(&case),
             7 => {
-                if let Some((received, bytes)) = net.found(0).expect(&told) {
+                if let Some((received, bytes)) = net.found(0).expect(&case) {
                     let from = usize::from(received.peer.0);
                     let fits = |number: &u32| content(kind, from, *number) == bytes;
                     let number = (0..messages).filter(fits).find(|one| !came[from].contains(one));
-                    came[from].push(number.expect(&told));
+                    came[from].push(number.expect(&case));
                     holding.push((received, bytes));
                 }
             }
@@ -153,9 +153,9 @@ pub(in crate::channel) fn push_run(
                 if let Content::Buffer { offset, bytes: length } = received.content {
                     let slice = LocalSlice { region: OWN.buffer, offset, bytes: length };
                     let now = net.receivers[0].get(&slice);
-                    assert_eq!(now, bytes, "changed while it was held: {told}");
+                    assert_eq!(now, bytes, "changed while it was held: {case}");
                 }
-                net.release(received.held).expect(&told);
+                net.release(received.held).expect(&case);
             }
             _ if senders - living.len() < deaths && dice.below(messages as usize * 8) == 0 => {
                 let flights = net.flights(from, true);
@@ -376,8 +376,8 @@ impl ReadingRun {
     fn sender_is_drained(&self) -> bool {
         let all = |reader: &ExpectedReader| !reader.living || reader.next == self.sent;
         // By message, the last acknowledgements may be too small to be sent.
-        let told = self.net.shape.acknowledge == Acknowledge::Message;
-        (told || self.net.senders[0].half.is_drained()) && self.readers.iter().all(all)
+        let case = self.net.shape.acknowledge == Acknowledge::Message;
+        (case || self.net.senders[0].half.is_drained()) && self.readers.iter().all(all)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The parts of a conversation that imports and rdma_cm use.
+//! What a conversation has in progress: imports of its peer, and its connection by rdma_cm.
 
 use crate::ffi::Id;
 use crate::token::Token;
@@ -21,8 +21,8 @@ pub(crate) struct PeerImports {
 
 /// The rdma_cm part of a conversation.
 #[derive(Default)]
-pub(crate) struct Met {
-    pub(crate) id: Option<Kept>,
+pub(crate) struct ManagerState {
+    pub(crate) id: Option<OwnedId>,
     /// The secret by which the accepting side recognizes the dialling one.
     pub(crate) secret: [u8; SECRET_BYTES],
     /// When it must have connected.
@@ -39,36 +39,36 @@ pub(crate) struct Met {
     pub(crate) told: bool,
 }
 
-/// An identifier that a conversation keeps. Its end may take the kernel long, so another thread has it.
-pub(crate) struct Kept {
+/// An identifier owned by a conversation. The kernel may take long to destroy it, so another thread does that.
+pub(crate) struct OwnedId {
     pub(crate) id: Option<Arc<Id>>,
-    pub(crate) grave: Sender<Arc<Id>>,
+    pub(crate) destroyer: Sender<Arc<Id>>,
 }
 
-impl Drop for Kept {
+impl Drop for OwnedId {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             // Fails without that thread; then the identifier is destroyed here.
-            let _ = self.grave.send(id);
+            let _ = self.destroyer.send(id);
         }
     }
 }
 
-/// The pending rdma_cm requests, and the thread that destroys its identifiers.
-pub(crate) struct Expected {
+/// Connections that peers will dial by rdma_cm, by their secrets, and the thread that destroys identifiers.
+pub(crate) struct PendingDials {
     pub(crate) secrets: HashMap<[u8; SECRET_BYTES], Token>,
-    pub(crate) grave: Sender<Arc<Id>>,
+    pub(crate) destroyer: Sender<Arc<Id>>,
 }
 
-impl Expected {
+impl PendingDials {
     pub(crate) fn new() -> io::Result<Self> {
-        let (grave, buried) = std::sync::mpsc::channel::<Arc<Id>>();
+        let (destroyer, unused) = std::sync::mpsc::channel::<Arc<Id>>();
         let thread = std::thread::Builder::new().name("farside-cm-ends".to_owned());
-        thread.spawn(move || buried.into_iter().for_each(drop))?;
-        Ok(Self { secrets: HashMap::new(), grave })
+        thread.spawn(move || unused.into_iter().for_each(drop))?;
+        Ok(Self { secrets: HashMap::new(), destroyer })
     }
 
-    pub(crate) fn keep(&self, id: &Arc<Id>) -> Kept {
-        Kept { id: Some(Arc::clone(id)), grave: self.grave.clone() }
+    pub(crate) fn keep(&self, id: &Arc<Id>) -> OwnedId {
+        OwnedId { id: Some(Arc::clone(id)), destroyer: self.destroyer.clone() }
     }
 }
