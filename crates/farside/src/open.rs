@@ -5,9 +5,10 @@
 //! coordinator changes.
 //!
 //! *Between hosts* the first address of the URL decides: the process that binds it founds the cluster if no
-//! member answers at the other addresses. Every other process joins.
+//! member answers at the other addresses. Every other process joins; one that finds no cluster tries again to
+//! bind, since the process that listened there may have ended.
 
-use crate::fabrics::{Endpoint, Fabric, FabricOptions, HostAddress, OpenFabric, Scheme};
+use crate::fabrics::{Endpoint, Fabric, FabricOptions, HostAddress, OpenFailure, Scheme};
 use crate::node::Node;
 use crate::registered::control;
 use crate::security::Security;
@@ -75,15 +76,22 @@ fn open_shm(config: &Config, fabric: &Arc<dyn Fabric>) -> Result<Node, Error> {
 
 fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error> {
     check_addresses(options)?;
-    let Bound { fabric, founds, others } = bind(options)?;
+    let mut bound = bind(options)?;
     let joined = retry(config, || {
-        let joined = match founds && others.is_empty() {
+        let joined = match bound.founds && bound.others.is_empty() {
             true => Err(ErrorCode::NoSuchCluster.into()),
-            false => Node::join_on(config, Arc::clone(&fabric)),
+            false => Node::join_on(config, Arc::clone(&bound.fabric)),
         };
         match joined {
-            Err(error) if founds && error.code == ErrorCode::NoSuchCluster => {
-                Node::create_on(config, Arc::clone(&fabric))
+            Err(error) if error.code == ErrorCode::NoSuchCluster => {
+                if !bound.founds && options.listen.is_none() {
+                    // The process that listened there may have ended.
+                    bound = bind_listed(options)?.unwrap_or_else(|| bound.clone());
+                }
+                match bound.founds {
+                    true => Node::create_on(config, Arc::clone(&bound.fabric)),
+                    false => Err(error),
+                }
             }
             done => done,
         }
@@ -152,6 +160,7 @@ fn is_member(name: &str, cluster: &str) -> bool {
 }
 
 /// A fabric between hosts that listens.
+#[derive(Clone)]
 struct Bound {
     fabric: Arc<dyn Fabric>,
     /// It listens at the founder's address.
@@ -163,38 +172,41 @@ struct Bound {
 /// Opens a fabric that listens at the first address of the URL that this process can bind, or else at a
 /// port that the system chooses.
 fn bind(options: &FabricOptions) -> Result<Bound, Error> {
-    let founder = options.hosts.first();
-    let opened = |own: &Endpoint, options: FabricOptions, opened: OpenFabric| Bound {
-        fabric: opened.fabric,
-        founds: founder == Some(own),
-        others: options.hosts,
-    };
-    let at = |listen: &Endpoint, own: &Endpoint| {
-        let mut options = options.clone().listen(Some(listen.clone()));
-        options.hosts.retain(|host| host != own);
-        options
-    };
     if let Some(listen) = &options.listen {
-        let own = options.advertise.as_ref().unwrap_or(listen);
-        let options = at(listen, own);
-        let fabric = options.open()?;
-        return Ok(opened(own, options, fabric));
+        return bind_at(options, listen, options.advertise.as_ref().unwrap_or(listen))
+            .map_err(|failure| failure.error);
     }
+    if let Some(bound) = bind_listed(options)? {
+        return Ok(bound);
+    }
+    let Some(founder) = options.hosts.first() else {
+        return Err(bad("no host".to_owned()));
+    };
+    let listen = SocketAddr::new(local_towards(founder)?, 0).into();
+    bind_at(options, &listen, &listen).map_err(|failure| failure.error)
+}
+
+/// Opens a fabric at the first address of the URL that this process can bind, if any.
+fn bind_listed(options: &FabricOptions) -> Result<Option<Bound>, Error> {
     for host in &options.hosts {
-        let options = at(host, host);
-        match options.start() {
-            Ok(fabric) => return Ok(opened(host, options, fabric)),
+        match bind_at(options, host, host) {
+            Ok(bound) => return Ok(Some(bound)),
             Err(failure) if failure.not_bound => {}
             Err(failure) => return Err(failure.error),
         }
     }
-    let Some(founder) = founder else {
-        return Err(bad("no host".to_owned()));
-    };
-    let listen = SocketAddr::new(local_towards(founder)?, 0).into();
-    let options = at(&listen, &listen);
-    let fabric = options.open()?;
-    Ok(opened(&listen, options, fabric))
+    Ok(None)
+}
+
+fn bind_at(
+    options: &FabricOptions,
+    listen: &Endpoint,
+    own: &Endpoint,
+) -> Result<Bound, OpenFailure> {
+    let founds = options.hosts.first() == Some(own);
+    let mut options = options.clone().listen(Some(listen.clone()));
+    options.hosts.retain(|host| host != own);
+    Ok(Bound { fabric: options.start()?.fabric, founds, others: options.hosts })
 }
 
 /// Returns the address of this host on the route to another one, without sending anything.

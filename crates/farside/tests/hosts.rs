@@ -10,7 +10,7 @@ use farside_testkit::{Process, Signal, role, say, until};
 use proxy::Proxy;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Not a test by itself: the other process.
@@ -96,24 +96,29 @@ fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<TestHost> {
 }
 
 /// All hosts add to words of every host, under atomics and locks, while `disturb` breaks the paths.
+///
+/// Between two disturbances one host completes a round: the number of disturbances has a bound.
 fn add_while(hosts: &[TestHost], rounds: u64, disturb: impl Fn(u64) + Sync) {
     let mut first = hosts[0].node.session().unwrap();
     let words: Vec<_> =
         (0..hosts.len()).map(|at| first.alloc_on(64, NodeId(at as u16)).unwrap()).collect();
     let locked = first.alloc_on(4096, NodeId(1)).unwrap();
-    let done = AtomicBool::new(false);
+    let completed = AtomicU64::new(0);
+    let total = rounds * hosts.len() as u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut step = 0;
-            while !done.load(Ordering::SeqCst) {
+            while completed.load(Ordering::SeqCst) < total {
+                let before = completed.load(Ordering::SeqCst);
                 disturb(step);
                 step += 1;
+                until("a round is completed", || completed.load(Ordering::SeqCst) > before);
             }
         });
         let adders: Vec<_> = hosts
             .iter()
             .map(|host| {
-                let words = &words;
+                let (words, completed) = (&words, &completed);
                 scope.spawn(move || {
                     let mut session = host.node.session().unwrap();
                     for round in 0..rounds {
@@ -128,6 +133,7 @@ fn add_while(hosts: &[TestHost], rounds: u64, disturb: impl Fn(u64) + Sync) {
                         guard.write_u64(locked, near + 1).unwrap();
                         guard.write_u64(far, near + 1).unwrap();
                         guard.unlock().unwrap();
+                        completed.fetch_add(1, Ordering::SeqCst);
                     }
                 })
             })
@@ -135,9 +141,7 @@ fn add_while(hosts: &[TestHost], rounds: u64, disturb: impl Fn(u64) + Sync) {
         for adder in adders {
             adder.join().unwrap();
         }
-        done.store(true, Ordering::SeqCst);
     });
-    let total = rounds * hosts.len() as u64;
     for host in hosts {
         let mut session = host.node.session().unwrap();
         for word in &words {
@@ -176,7 +180,7 @@ fn silence_shorter_than_the_lease_only_delays() {
     let mut config = config("silent");
     config.lease_ns = 6_000_000_000;
     let hosts = hosts(&config, 2, Duration::from_millis(100));
-    add_while(&hosts, 12, |_| {
+    add_while(&hosts, 40, |_| {
         let resumed = hosts[0].node.stats().resumes;
         silence(&hosts, true);
         // Longer than the fabric's lease.

@@ -98,6 +98,17 @@ fn joiner_waits_for_the_founder() {
     assert!(other.hear("is ").starts_with("1 "));
 }
 
+#[test]
+fn process_founds_when_the_founders_address_becomes_free() {
+    let (cluster, founder) = (name("open-freed"), free_address());
+    let listener = std::net::TcpListener::bind(founder).unwrap();
+    let mut other = opener(&cluster, &format!("tcp://{founder}"));
+    // It listens elsewhere, since it dials this one.
+    drop(listener.accept().unwrap());
+    drop(listener);
+    assert!(other.hear("is ").starts_with("0 "));
+}
+
 farside_testkit::on_each_fabric! { shm tcp => (cluster_of_a_killed_founder_is_founded_again) }
 
 fn cluster_of_a_killed_founder_is_founded_again(fabric: &str) {

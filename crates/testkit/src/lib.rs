@@ -17,12 +17,17 @@ use std::time::{Duration, Instant};
 /// The time after which a test counts as hung.
 pub const WATCHDOG: Duration = Duration::from_secs(180);
 
-/// Waits until a condition holds, and yields between two looks.
+/// Waits until a condition holds, and leaves the processor to what is tested between two looks.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
+    let mut looks = 0_u64;
     while !holds() {
         assert!(start.elapsed() < WATCHDOG, "{what}");
-        std::thread::yield_now();
+        looks += 1;
+        match looks {
+            ..64 => std::thread::yield_now(),
+            _ => std::thread::park_timeout(Duration::from_micros(200)),
+        }
     }
 }
 

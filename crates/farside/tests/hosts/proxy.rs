@@ -20,7 +20,8 @@ struct Shared {
 #[derive(Default)]
 struct ProxyState {
     to: Option<SocketAddr>,
-    open: Vec<TcpStream>,
+    /// Both sides of each open connection, with its number.
+    open: Vec<(u64, [TcpStream; 2])>,
     /// Connections from this one on, counted from 1, transfer nothing.
     silent_from: Option<u64>,
     connections: u64,
@@ -57,8 +58,8 @@ impl Proxy {
 
     /// Ends all connections.
     pub(crate) fn cut(&self) {
-        for connection in self.shared.state().open.drain(..) {
-            let _ = connection.shutdown(Shutdown::Both);
+        for (_, sides) in self.shared.state().open.drain(..) {
+            shut_down(&sides);
         }
     }
 
@@ -119,8 +120,10 @@ impl Shared {
         let number = {
             let mut state = self.state();
             state.connections += 1;
-            state.open.extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
-            state.connections
+            let sides = [from.try_clone().unwrap(), to.try_clone().unwrap()];
+            let number = state.connections;
+            state.open.push((number, sides));
+            number
         };
         let back = Arc::clone(&self);
         std::thread::spawn(move || back.copy(number, to2, from2));
@@ -135,7 +138,13 @@ impl Shared {
                 break;
             }
         }
-        let _ = to.shutdown(Shutdown::Both);
-        let _ = from.shutdown(Shutdown::Both);
+        self.state().open.retain(|(open, _)| *open != number);
+        shut_down(&[from, to]);
+    }
+}
+
+fn shut_down(sides: &[TcpStream; 2]) {
+    for side in sides {
+        let _ = side.shutdown(Shutdown::Both);
     }
 }
