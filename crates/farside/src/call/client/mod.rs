@@ -47,7 +47,7 @@ pub struct CallAnswer {
 /// Registers programs at an executor and invokes them.
 ///
 /// *Guarantees.* A call runs at most once; it ends once, with an answer or an error. If an error leaves open
-/// whether it ran (`PeerLost`), the text says so. Calls may end in any order. [`Caller::invoke`], [`Caller::turn`]
+/// whether it ran (`PeerLost`), the text says so. Calls may end in any order. [`Caller::invoke`], [`Caller::progress`]
 /// and [`Caller::poll`] never block.
 pub struct Caller {
     connection: CallerConnection,
@@ -79,7 +79,7 @@ impl Caller {
         let mut caller = Self::begin(fabric, name, options)?;
         let mut wait = EventWait::new(options.timeout, SPIN_ENGINE_POLLS);
         loop {
-            caller.turn()?;
+            caller.progress()?;
             if caller.is_connected() {
                 return Ok(caller);
             }
@@ -87,7 +87,7 @@ impl Caller {
         }
     }
 
-    /// Begins to connect; [`Self::turn`] continues.
+    /// Begins to connect; [`Self::progress`] continues.
     ///
     /// # Errors
     /// `NobodyListens` if that is known immediately, `FabricLacks`, `BadConfiguration`, `System`.
@@ -147,7 +147,7 @@ impl Caller {
         let until = Instant::now() + self.connection.options.timeout;
         let mut wait = EventWait::new(self.connection.options.timeout, SPIN_ENGINE_POLLS);
         let ticket = loop {
-            self.turn()?;
+            self.progress()?;
             if let Some(ticket) = self.calls.unregister(&mut self.connection, program.number)? {
                 break ticket;
             }
@@ -186,7 +186,7 @@ impl Caller {
                 return end;
             }
             let room = self.calls.room();
-            self.turn()?;
+            self.progress()?;
             if self.calls.room() == room {
                 self.wait_for_event(&mut wait)?;
             }
@@ -194,7 +194,7 @@ impl Caller {
     }
 
     /// Begins a call at the site of `options`; `None` if all slots of that site are in use. A remote call is sent by
-    /// the next [`Self::turn`], so that calls begun between two polls share a doorbell.
+    /// the next [`Self::progress`], so that calls begun between two polls share a doorbell.
     ///
     /// # Errors
     /// `BadParameters` if they are too short or too long, `PeerLost` once the session is closed. At
@@ -260,7 +260,7 @@ impl Caller {
         self.connection.unreachable()
     }
 
-    /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::turn`] does.
+    /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::progress`] does.
     pub fn poll(&mut self, ticket: Ticket) -> Option<Result<CallAnswer, Error>> {
         self.calls.poll(ticket)
     }
@@ -282,7 +282,7 @@ impl Caller {
         let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
             // An error of the session is also the outcome of its calls.
-            let _ = self.turn();
+            let _ = self.progress();
             if let Some(end) = self.poll(ticket) {
                 return end;
             }
@@ -302,11 +302,11 @@ impl Caller {
     ) -> Result<(Ticket, Result<CallAnswer, Error>), Error> {
         let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
-            let turned = self.turn();
+            let open = self.progress();
             if let Some(ended) = self.poll_any() {
                 return Ok(ended);
             }
-            turned?;
+            open?;
             self.wait_for_event(&mut wait)?;
         }
     }
@@ -336,7 +336,7 @@ impl Caller {
     ///
     /// # Errors
     /// Why the session is closed, on this and all later calls.
-    pub fn turn(&mut self) -> Result<(), Error> {
+    pub fn progress(&mut self) -> Result<(), Error> {
         self.take_events();
         for event in self.connection.messages.link_events() {
             let change = self.connection.link_event(event);

@@ -38,12 +38,12 @@ impl Caller {
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
         let mut wait = EventWait::new(self.connection.options.timeout, SPIN_WORK_POLLS);
         while !self.begin_register(object)? {
-            self.turn()?;
+            self.progress()?;
             self.wait_for_event(&mut wait)?;
         }
         loop {
             // An error that ends the session is also the end of the registration.
-            let _ = self.turn();
+            let _ = self.progress();
             if let Some(programs) = self.registered() {
                 return programs;
             }

@@ -31,8 +31,8 @@ use crate::{Error, ErrorCode, Node};
 use farside_base::Access;
 use farside_base::waiting::{BACKLOG_INTERVAL, SERVE_PARK_MAX, SPIN_ENGINE_POLLS};
 use farside_protocol::call::{
-    CallId, Effect, Header, Invocation, Refused, Reply, RuntimeAction, Server, Session, Settings,
-    Turn,
+    CallId, Effect, Header, Invocation, Refused, Reply, RunState, RuntimeAction, Server, Session,
+    Settings,
 };
 use farside_protocol::wire::Violation;
 use links::{LinkRole, ServerLinks};
@@ -192,12 +192,12 @@ impl CallServer {
     /// let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default())?;
     /// let add = b"r1 = *(u64 *)(r1 + 0)\nr2 = 5\ncall global_fetch_add\nexit";
     /// while !caller.begin_register(add)? { // both ends on one thread: poll both
-    ///     server.turn();
-    ///     caller.turn()?;
+    ///     server.progress();
+    ///     caller.progress()?;
     /// }
     /// let add = loop {
-    ///     server.turn();
-    ///     caller.turn()?;
+    ///     server.progress();
+    ///     caller.progress()?;
     ///     if let Some(programs) = caller.registered() {
     ///         break programs?.remove(0);
     ///     }
@@ -205,8 +205,8 @@ impl CallServer {
     /// let parameters = counter.to_bits().to_le_bytes();
     /// let ticket = caller.invoke(&add, &parameters, CallOptions::new())?.ok_or("no slot")?;
     /// let answer = loop {
-    ///     caller.turn()?;
-    ///     server.turn();
+    ///     caller.progress()?;
+    ///     server.progress();
     ///     if let Some(answer) = caller.poll(ticket) {
     ///         break answer?;
     ///     }
@@ -281,11 +281,11 @@ impl CallServer {
 
     /// Handles events, runs calls for a while and sends replies; returns whether there was anything to do. Never
     /// blocks.
-    pub fn turn(&mut self) -> bool {
+    pub fn progress(&mut self) -> bool {
         self.poll_once(true)
     }
 
-    /// As [`Self::turn`]; reads the clock only after events, or if `reads_clock`.
+    /// As [`Self::progress`]; reads the clock only after events, or if `reads_clock`.
     fn poll_once(&mut self, reads_clock: bool) -> bool {
         let mut arrived = 0;
         self.arrival_ns = None;
@@ -353,19 +353,19 @@ impl CallServer {
                 self.send();
                 answered = false;
             }
-            let turn = match self.executor.slice(at, now_ns) {
-                SliceOutcome::Ready => Turn::Ready,
-                SliceOutcome::Waits => Turn::Waits,
+            let state = match self.executor.slice(at, now_ns) {
+                SliceOutcome::Ready => RunState::Ready,
+                SliceOutcome::Waits => RunState::Waits,
                 SliceOutcome::Over(end) => {
                     self.end(call, &end);
-                    Turn::Over
+                    RunState::Over
                 }
                 SliceOutcome::Loaded(object, loaded) => {
                     self.loaded(call, &object, loaded);
-                    Turn::Over
+                    RunState::Over
                 }
             };
-            answered |= turn == Turn::Over;
+            answered |= state == RunState::Over;
             if answered && self.machine.is_idle() {
                 // No other reply could be batched with this one, which is sent before the time is charged.
                 self.send();
@@ -373,15 +373,15 @@ impl CallServer {
             }
             let then_ns = self.links.messages.time_ns();
             let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
-            if turn == Turn::Ready {
+            if state == RunState::Ready {
                 self.executor.took(at, used_ns);
             }
-            self.machine.ran(call, used_ns, turn);
+            self.machine.ran(call, used_ns, state);
             now_ns = then_ns;
             self.arrival_ns = Some(then_ns);
-            let most_ns = if turn == Turn::Ready { LONG_POLL_NS } else { POLL_NS };
+            let most_ns = if state == RunState::Ready { LONG_POLL_NS } else { POLL_NS };
             let is_over = now_ns.saturating_sub(begun_ns) > most_ns;
-            if is_over || turn == Turn::Ready && !self.take_messages() {
+            if is_over || state == RunState::Ready && !self.take_messages() {
                 break;
             }
         }
