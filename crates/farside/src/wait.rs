@@ -26,6 +26,7 @@ use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::Drive;
 use crate::operation::{OperationSlot, SessionSlots, locked};
+use crate::progress::Progress;
 use farside_base::waiting::{
     DENSE_POLLS, LOCK_SPINS, NODE_BUSY_POLLS_PER_CLOCK, NODE_IDLE_POLLS_PER_CLOCK,
     NODE_POLLS_PER_LOCK, PARK_MAX, TICK, TIMED_SLEEP,
