@@ -3,9 +3,12 @@
 //! machines, and posts the requests that result. An engine differs from others in these steps alone.
 
 use crate::Error;
-use crate::registered::control;
-use farside_base::{Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, Work, WorkId};
-use farside_fabric::{Port, Posted};
+use crate::registered::{control, not_reached};
+use farside_base::{
+    Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
+    WorkId,
+};
+use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Posted};
 use std::ops::{Deref, DerefMut, Range};
 
 /// Completions taken from the port at a time.
@@ -17,6 +20,9 @@ const FEW: usize = 2;
 pub(crate) trait Progress {
     /// Most completions that a poll processes.
     const LANDED_MAX: usize = usize::MAX;
+    /// Whether a poll ends only when the port has no completion: its requests may complete at once. Otherwise it ends
+    /// after fewer completions than are taken at a time.
+    const POLLS_TO_EMPTY: bool = false;
 
     /// Returns the port that it polls.
     fn port(&mut self) -> &mut EnginePort;
@@ -52,7 +58,7 @@ pub(crate) trait Progress {
         }
         let mut landed = 0;
         while landed < completions_max
-            && let Some(completion) = self.port().next()
+            && let Some(completion) = self.port().next(Self::POLLS_TO_EMPTY)
         {
             self.completed(&completion);
             landed += 1;
@@ -68,7 +74,7 @@ pub(crate) struct EnginePort {
     completions: Box<[Completion; COMPLETIONS]>,
     /// Completions that were taken from the port and are not processed yet.
     taken: Range<usize>,
-    /// The port had no more completions.
+    /// The last poll of the port returned fewer completions than there is space for.
     is_drained: bool,
     /// Completions are being processed.
     is_landing: bool,
@@ -76,19 +82,38 @@ pub(crate) struct EnginePort {
     is_armed: bool,
 }
 
+/// An event of a link.
+pub(crate) enum ConnectionEvent {
+    /// A peer wants to connect, with this hello.
+    Requested(LinkId, Vec<u8>),
+    /// The peer accepted, with this reply.
+    Connected(LinkId, Vec<u8>),
+    /// The peer refused, for this reason.
+    Refused(LinkId, Vec<u8>),
+    /// The peer was not reached.
+    NotReached(LinkId, Error),
+    Lost(LinkId),
+}
+
 impl EnginePort {
+    /// Opens a port, listening at a name if there is one.
+    pub(crate) fn open(fabric: &dyn Fabric, listen: Option<String>) -> Result<Self, Error> {
+        let port = fabric.open(&PortSpec { listen }).map_err(|error| control(&error))?;
+        Ok(Self::new(port))
+    }
+
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
         let completions = Box::new([Completion::BLANK; COMPLETIONS]);
         let (is_drained, is_landing, is_armed) = (false, false, false);
         Self { port, completions, taken: 0..0, is_drained, is_landing, is_armed }
     }
 
-    /// Returns the next completion. A poll of the port that returns fewer than there is space for is the last one
-    /// before `None`.
+    /// Returns the next completion; `None` after a poll of the port without any or, unless `to_empty`, with fewer than
+    /// there is space for.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Completion> {
+    pub(crate) fn next(&mut self, to_empty: bool) -> Option<Completion> {
         if self.taken.is_empty() {
-            if std::mem::take(&mut self.is_drained) {
+            if std::mem::take(&mut self.is_drained) && !to_empty {
                 return None;
             }
             let count = self.port.poll(&mut self.completions[..]);
@@ -96,6 +121,29 @@ impl EnginePort {
             self.is_drained = (1..COMPLETIONS).contains(&count);
         }
         self.taken.next().map(|at| self.completions[at])
+    }
+
+    /// Returns the events of links since the last call.
+    #[inline]
+    pub(crate) fn connection_events(&mut self) -> Vec<ConnectionEvent> {
+        let mut events = Vec::new();
+        self.port.link_events(&mut events);
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let event = |event| {
+            Some(match event {
+                LinkEvent::Requested { link, hello } => ConnectionEvent::Requested(link, hello),
+                LinkEvent::Connected { link, reply } => ConnectionEvent::Connected(link, reply),
+                LinkEvent::Refused { link, reason } => ConnectionEvent::Refused(link, reason),
+                LinkEvent::NotReached { link, why } => {
+                    ConnectionEvent::NotReached(link, not_reached(why, self.port.trouble(link)))
+                }
+                LinkEvent::Lost { link, .. } => ConnectionEvent::Lost(link),
+                _ => return None,
+            })
+        };
+        events.into_iter().filter_map(event).collect()
     }
 
     /// Posts the first of `count` requests with one doorbell: at most `MAX`, and those before the first that is
@@ -126,6 +174,11 @@ impl EnginePort {
         debug_assert!(posted.stop.is_none(), "{posted:?}");
     }
 
+    /// Creates a receive queue.
+    pub(crate) fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, Error> {
+        self.port.create_receive_queue(depth).map_err(|error| control(&error))
+    }
+
     /// Begins to connect.
     pub(crate) fn connect(
         &mut self,
@@ -134,6 +187,15 @@ impl EnginePort {
         queue: ReceiveQueueId,
     ) -> Result<LinkId, Error> {
         self.port.connect(name, hello, queue).map_err(|error| control(&error))
+    }
+
+    /// Makes a region of a peer usable on a link.
+    pub(crate) fn import(
+        &mut self,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<RemoteRegionId, Error> {
+        self.port.import(link, token).map_err(|error| control(&error))
     }
 
     /// Arms the port before a sleep; true if there is work instead.

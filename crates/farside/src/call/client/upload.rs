@@ -5,6 +5,7 @@ use super::window::OutstandingCalls;
 use super::{Caller, Ticket};
 use crate::call::transport::program_list::{self, Program};
 use crate::event_wait::EventWait;
+use crate::progress::Progress;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::SPIN_WORK_POLLS;
 use farside_protocol::call::{Part, Verb};
@@ -94,7 +95,7 @@ impl Caller {
         upload.take_answers(calls);
         // A waiting thread sleeps before the next poll, so the parts are flushed now.
         if upload.send_parts(connection, calls) {
-            self.flush();
+            self.post();
         }
     }
 }
