@@ -2,9 +2,9 @@
 //! announces is polled with naps that double; otherwise the thread arms its port, checks for events and sleeps on
 //! the port's waiter (an eventcount).
 
+use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::{Backoff, SpinThenPark, WaitStep, YieldInterval};
-use farside_fabric::Port;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl EventWait {
     /// `nap_max`.
     pub(crate) fn wait_for_event(
         &mut self,
-        port: &mut dyn Port,
+        port: &mut EnginePort,
         nap_max: Option<Duration>,
     ) -> Result<(), Error> {
         if let Some(left) = self.spin()? {

@@ -11,7 +11,7 @@
 //! breaks the group: it stores [`BROKEN`] as the last barrier, and all further calls fail at all members.
 
 use crate::engine::DIRECTORY_LINE_SIZE;
-use crate::session::Session;
+use crate::session::{Session, Timed};
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress, NodeId, Root};
 use farside_base::waiting::LIVENESS_INTERVAL;
@@ -129,14 +129,13 @@ impl Group {
         if !(1..=SIZE_MAX).contains(&size) {
             return Err(bad(format!("group size: 1 to {SIZE_MAX}, and it is {size}")));
         }
-        let deadline = session.next_deadline().resolve();
+        let session = &mut session.timed();
         // That of the directory of roots: a small home has no segment of memory for other lines.
         let spec =
             AllocationSpec { line_size: Some(DIRECTORY_LINE_SIZE), ..AllocationSpec::default() };
         let bytes = MEMBERS + size as u64 * STRIDE;
         let root = format!("group/{name}");
-        let control =
-            session.within(deadline, |session| session.root_or_create_with(&root, bytes, spec))?;
+        let control = session.root_or_create_with(&root, bytes, spec)?;
         let mut group = Self {
             name: root,
             control,
@@ -147,39 +146,31 @@ impl Group {
             buffer: None,
         };
         let at = group.word(SIZE)?;
-        let others =
-            session.within(deadline, |session| session.compare_swap(at, 0, size as u64))?;
+        let others = session.compare_swap(at, 0, size as u64)?;
         if others != 0 && others != size as u64 {
             return Err(bad(format!("group {name:?} has the size {others}, and not {size}")));
         }
-        group.rank = group.take_rank(session, rank, deadline)?;
-        group.barrier_until(session, deadline)?;
+        group.rank = group.take_rank(session, rank)?;
+        group.barrier_until(session)?;
         for rank in 0..size {
-            let member = group.member(session, rank, deadline)?;
+            let member = group.member(session, rank)?;
             group.nodes.push((NodeId(member.node.wrapping_sub(1) as u16), member.admission));
         }
         Ok(group)
     }
 
-    fn take_rank(
-        &self,
-        session: &mut Session,
-        rank: Option<usize>,
-        deadline: Option<Instant>,
-    ) -> Result<usize, Error> {
+    fn take_rank(&self, session: &mut Timed<'_>, rank: Option<usize>) -> Result<usize, Error> {
         let (node, admission) = session.own_member();
         let ranks = rank.map_or(0..self.size, |rank| rank..rank.saturating_add(1).min(self.size));
         for rank in ranks {
             let at = self.word(MEMBERS + rank as u64 * STRIDE)?;
             let line = MemberLine { node: u64::from(node.0) + 1, admission, address: 0, bytes: 0 };
-            let taken = session.within(deadline, |session| {
-                session.atomic(at, size_of::<MemberLine>(), |bytes| {
-                    let free = bytes.iter().all(|byte| *byte == 0);
-                    if free {
-                        bytes.copy_from_slice(line.as_bytes());
-                    }
-                    free
-                })
+            let taken = session.atomic(at, size_of::<MemberLine>(), |bytes| {
+                let free = bytes.iter().all(|byte| *byte == 0);
+                if free {
+                    bytes.copy_from_slice(line.as_bytes());
+                }
+                free
             })?;
             if taken {
                 return Ok(rank);
@@ -214,33 +205,24 @@ impl Group {
     /// # Errors
     /// `GroupBroken`, `TimedOut`, and the first failure of an earlier write of the session.
     pub fn barrier(&mut self, session: &mut Session) -> Result<(), Error> {
-        let deadline = session.next_deadline().resolve();
-        self.barrier_until(session, deadline)
+        let session = &mut session.timed();
+        self.barrier_until(session)
     }
 
-    fn barrier_until(
-        &mut self,
-        session: &mut Session,
-        deadline: Option<Instant>,
-    ) -> Result<(), Error> {
-        let result = self.try_barrier(session, deadline);
+    fn barrier_until(&mut self, session: &mut Timed<'_>) -> Result<(), Error> {
+        let result = self.try_barrier(session);
         result.map_err(|error| self.break_up(session, error))
     }
 
-    fn try_barrier(
-        &mut self,
-        session: &mut Session,
-        deadline: Option<Instant>,
-    ) -> Result<(), Error> {
+    fn try_barrier(&mut self, session: &mut Timed<'_>) -> Result<(), Error> {
         let (arrivals, completed) = (self.word(ARRIVALS)?, self.word(COMPLETED)?);
         let next = self.completed + 1;
-        session.within(deadline, |session| session.fence())?;
-        let before = session.within(deadline, |session| session.fetch_add(arrivals, 1))?;
+        session.fence()?;
+        let before = session.fetch_add(arrivals, 1)?;
         let last = if before + 1 == next * self.size as u64 {
-            session
-                .within(deadline, |session| session.compare_swap(completed, self.completed, next))?
+            session.compare_swap(completed, self.completed, next)?
         } else {
-            self.wait_for(session, completed, deadline)?
+            self.wait_for(session, completed)?
         };
         if last == BROKEN {
             return Err(Error::with(ErrorCode::GroupBroken, self.name.clone()));
@@ -250,32 +232,26 @@ impl Group {
     }
 
     /// Waits until the current barrier is completed, while all members are alive.
-    fn wait_for(
-        &self,
-        session: &mut Session,
-        completed: GlobalAddress,
-        deadline: Option<Instant>,
-    ) -> Result<u64, Error> {
+    fn wait_for(&self, session: &mut Timed<'_>, completed: GlobalAddress) -> Result<u64, Error> {
         loop {
             let check = Some(Instant::now() + LIVENESS_INTERVAL);
-            let until = check.min(deadline.or(check));
+            let until = check.min(session.deadline().or(check));
             let done = |value| value > self.completed;
-            if let Some(value) = session.wait_word(completed, deadline, until, done)? {
+            if let Some(value) = session.wait_word(completed, until, done)? {
                 return Ok(value);
             }
             if let Some(node) = self.nodes.iter().find(|member| !session.is_member(**member)) {
                 let detail = format!("{:?}: node {} has ended", self.name, node.0);
                 return Err(Error::with(ErrorCode::GroupBroken, detail));
             }
-            self.check_deadline(deadline)?;
+            self.check_deadline(session.deadline())?;
         }
     }
 
     /// Makes all further calls of all members fail; returns the error of this one.
     fn break_up(&self, session: &mut Session, error: Error) -> Error {
-        let broken = |session: &mut Session| session.swap(self.word(COMPLETED)?, BROKEN);
         // If this fails, the control block is gone, and the others' calls fail too.
-        _ = session.within(Some(Instant::now() + BREAK_UP), broken);
+        _ = self.word(COMPLETED).and_then(|at| session.with_timeout(BREAK_UP).swap(at, BROKEN));
         // The home of the control block has ended.
         let lost = matches!(error.code, ErrorCode::NodeLost | ErrorCode::NodeLeft);
         let memory = self.control.address.memory();
@@ -303,13 +279,13 @@ impl Group {
         values: &mut [T],
     ) -> Result<(), Error> {
         let own = if from == self.rank { values.to_vec() } else { Vec::new() };
-        self.exchange(session, &own, |group, session, deadline| {
+        self.exchange(session, &own, |group, session| {
             if from == group.rank {
                 return Ok(());
             }
-            let given = group.given(session, from, deadline)?;
+            let given = group.given(session, from)?;
             group.check_len(from, given.len(), values.len())?;
-            session.within(deadline, |session| given.read(session, 0, values))
+            given.read(session, 0, values)
         })
     }
 
@@ -324,8 +300,8 @@ impl Group {
         session: &mut Session,
         values: &[T],
     ) -> Result<Vec<Vec<T>>, Error> {
-        self.exchange(session, values, |group, session, deadline| {
-            (0..group.size).map(|rank| group.read_from(session, rank, deadline)).collect()
+        self.exchange(session, values, |group, session| {
+            (0..group.size).map(|rank| group.read_from(session, rank)).collect()
         })
     }
 
@@ -343,9 +319,9 @@ impl Group {
         mut combine: impl FnMut(T, T) -> T,
     ) -> Result<(), Error> {
         let own = values.to_vec();
-        self.exchange(session, &own, |group, session, deadline| {
+        self.exchange(session, &own, |group, session| {
             for rank in 0..group.size {
-                let given: Vec<T> = group.read_from(session, rank, deadline)?;
+                let given: Vec<T> = group.read_from(session, rank)?;
                 group.check_len(rank, given.len(), values.len())?;
                 for (value, given) in values.iter_mut().zip(given) {
                     *value = if rank == 0 { given } else { combine(*value, given) };
@@ -363,26 +339,26 @@ impl Group {
     /// # Errors
     /// As [`barrier`](Self::barrier). The memory of a broken group stays allocated.
     pub fn leave(mut self, session: &mut Session) -> Result<(), Error> {
-        let deadline = session.next_deadline().resolve();
-        self.barrier_until(session, deadline)?;
+        let session = &mut session.timed();
+        self.barrier_until(session)?;
         if let Some((address, _)) = self.buffer.take() {
-            session.within(deadline, |session| session.free(address))?;
+            session.free(address)?;
         }
         let left = self.word(LEFT)?;
-        let before = session.within(deadline, |session| session.fetch_add(left, 1))?;
+        let before = session.fetch_add(left, 1)?;
         let home = self.control.address.home();
         let first_at_home = self.nodes().position(|node| node == home);
         let cleans = first_at_home.map_or(before + 1 == self.size as u64, |at| at == self.rank);
         if first_at_home.is_some() && cleans {
-            self.await_others(session, deadline)?;
+            self.await_others(session)?;
         } else if first_at_home.is_some() {
             // The last access of this member: from here on the control block may be gone.
             let own = self.word(MEMBERS + self.rank as u64 * STRIDE)?;
-            session.within(deadline, |session| session.write_u64(own, GONE))?;
-            session.within(deadline, |session| session.fence())?;
+            session.write_u64(own, GONE)?;
+            session.fence()?;
         }
         if cleans {
-            let removed = session.within(deadline, |session| session.remove_root(&self.name));
+            let removed = session.remove_root(&self.name);
             // The directory may have left with its home.
             let is_gone = |code| matches!(code, ErrorCode::NodeLost | ErrorCode::NodeLeft);
             if let Err(error) = removed
@@ -390,23 +366,23 @@ impl Group {
             {
                 return Err(error);
             }
-            session.within(deadline, |session| session.free(self.control.address))?;
+            session.free(self.control.address)?;
         }
         Ok(())
     }
 
     /// Waits until all other members have left the group or ended, so that the home of its memory may leave.
-    fn await_others(&self, session: &mut Session, deadline: Option<Instant>) -> Result<(), Error> {
+    fn await_others(&self, session: &mut Timed<'_>) -> Result<(), Error> {
         let others = self.nodes.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
         for (rank, member) in others {
             let line = self.word(MEMBERS + rank as u64 * STRIDE)?;
             while session.is_member(*member) {
                 let check = Some(Instant::now() + LIVENESS_INTERVAL);
-                let until = check.min(deadline.or(check));
-                if session.wait_word(line, deadline, until, |word| word == GONE)?.is_some() {
+                let until = check.min(session.deadline().or(check));
+                if session.wait_word(line, until, |word| word == GONE)?.is_some() {
                     break;
                 }
-                self.check_deadline(deadline)?;
+                self.check_deadline(session.deadline())?;
             }
         }
         Ok(())
@@ -425,81 +401,57 @@ impl Group {
         &mut self,
         session: &mut Session,
         own: &[T],
-        read: impl FnOnce(&Self, &mut Session, Option<Instant>) -> Result<R, Error>,
+        read: impl FnOnce(&Self, &mut Timed<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let deadline = session.next_deadline().resolve();
-        let result = self.give(session, own, deadline);
-        let result = result.and_then(|()| self.try_barrier(session, deadline));
-        let result = result.and_then(|()| read(self, session, deadline));
+        let session = &mut session.timed();
+        let result = self.give(session, own);
+        let result = result.and_then(|()| self.try_barrier(session));
+        let result = result.and_then(|()| read(self, session));
         let result = result.and_then(|result| {
-            self.try_barrier(session, deadline)?;
+            self.try_barrier(session)?;
             Ok(result)
         });
         result.map_err(|error| self.break_up(session, error))
     }
 
-    fn give<T: Pod>(
-        &mut self,
-        session: &mut Session,
-        own: &[T],
-        deadline: Option<Instant>,
-    ) -> Result<(), Error> {
+    fn give<T: Pod>(&mut self, session: &mut Timed<'_>, own: &[T]) -> Result<(), Error> {
         let bytes = own.as_bytes();
         let room = self.buffer.map_or(0, |(_, room)| room);
         if bytes.len() as u64 > room {
             if let Some((address, _)) = self.buffer.take() {
-                session.within(deadline, |session| session.free(address))?;
+                session.free(address)?;
             }
             let room = (bytes.len() as u64).next_power_of_two();
-            let address = session.within(deadline, |session| session.alloc(room))?;
+            let address = session.alloc(room)?;
             self.buffer = Some((address, room));
         }
         let address = self.buffer.map_or(self.control.address, |(address, _)| address);
-        session.within(deadline, |session| {
-            GlobalSlice::new(address, own.len()).write(session, 0, own)
-        })?;
+        GlobalSlice::new(address, own.len()).write(session, 0, own)?;
         let at = self.word(MEMBERS + self.rank as u64 * STRIDE + EXCHANGE)?;
-        session.within(deadline, |session| {
-            session.write_value(at, &[address.to_bits(), bytes.len() as u64])
-        })
+        session.write_value(at, &[address.to_bits(), bytes.len() as u64])
     }
 
     /// What a member gives in the current call.
-    fn given<T: Pod>(
-        &self,
-        session: &mut Session,
-        rank: usize,
-        deadline: Option<Instant>,
-    ) -> Result<GlobalSlice<T>, Error> {
-        let member = self.member(session, rank, deadline)?;
+    fn given<T: Pod>(&self, session: &mut Timed<'_>, rank: usize) -> Result<GlobalSlice<T>, Error> {
+        let member = self.member(session, rank)?;
         let address = GlobalAddress::from_bits(member.address);
         let address = address.map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
         let len = member.bytes / (size_of::<T>() as u64).max(1);
         Ok(GlobalSlice::new(address, usize::try_from(len).unwrap_or(usize::MAX)))
     }
 
-    fn read_from<T: Pod>(
-        &self,
-        session: &mut Session,
-        rank: usize,
-        deadline: Option<Instant>,
-    ) -> Result<Vec<T>, Error> {
-        let given: GlobalSlice<T> = self.given(session, rank, deadline)?;
-        session.within(deadline, |session| given.to_vec(session))
+    fn read_from<T: Pod>(&self, session: &mut Timed<'_>, rank: usize) -> Result<Vec<T>, Error> {
+        let given: GlobalSlice<T> = self.given(session, rank)?;
+        given.to_vec(session)
     }
 
-    fn member(
-        &self,
-        session: &mut Session,
-        rank: usize,
-        deadline: Option<Instant>,
-    ) -> Result<MemberLine, Error> {
+    fn member(&self, session: &mut Timed<'_>, rank: usize) -> Result<MemberLine, Error> {
         if rank >= self.size {
             let detail = format!("rank {rank}: below {}", self.size);
             return Err(Error::with(ErrorCode::BadConfiguration, detail));
         }
         let at = self.word(MEMBERS + rank as u64 * STRIDE)?;
-        session.within(deadline, |session| session.read_value(at))
+        session.read_value(at)
     }
 
     fn check_len(&self, rank: usize, given: usize, own: usize) -> Result<(), Error> {

@@ -40,6 +40,7 @@ mod occupancy;
 mod open;
 mod operation;
 pub mod prelude;
+mod progress;
 mod registered;
 mod resources;
 mod roots;

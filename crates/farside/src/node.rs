@@ -8,6 +8,7 @@ use crate::engine::{
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
+use crate::progress::Progress;
 use crate::session::{CALL_SLOTS, Session};
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
@@ -76,7 +77,7 @@ pub const REQUIREMENTS: Requirements = Requirements {
 pub(crate) enum Drive {
     /// The node's own thread, and waiting program threads.
     Threads,
-    /// The caller, by [`Node::turn`]; nothing in the node ever blocks.
+    /// The caller, by [`Node::progress`]; nothing in the node ever blocks.
     Caller,
 }
 
@@ -224,7 +225,7 @@ impl std::fmt::Debug for Joining {
 }
 
 impl Joining {
-    /// Sets up a node and asks the cluster to admit it. The caller drives the node by [`Node::turn`]; it
+    /// Sets up a node and asks the cluster to admit it. The caller drives the node by [`Node::progress`]; it
     /// has no thread of its own.
     ///
     /// # Errors
@@ -312,8 +313,8 @@ impl Node {
         Self::create_with(config, fabric, Drive::Threads)
     }
 
-    /// As [`create_on`](Self::create_on), for a node that its caller drives by [`turn`](Self::turn),
-    /// without a thread of its own. Use only the awaitable twins then, polled between calls of `turn`.
+    /// As [`create_on`](Self::create_on), for a node that its caller drives by [`progress`](Self::progress),
+    /// without a thread of its own. Use only the awaitable twins then, polled between calls of `progress`.
     ///
     /// # Errors
     /// As `create_on`.
@@ -336,11 +337,11 @@ impl Node {
 
     /// Polls the engine once, without blocking; true if there was work. For nodes that their caller drives;
     /// harmless for others.
-    pub fn turn(&self) -> bool {
-        let turned = self.shared.core.engine().poll();
+    pub fn progress(&self) -> bool {
+        let busy = self.shared.core.engine().poll();
         self.shared.core.ring_due();
         self.shared.core.drove();
-        turned
+        busy
     }
 
     /// Joins a cluster that runs on this machine.
@@ -522,7 +523,7 @@ impl Node {
         self.shared.leave()
     }
 
-    /// Starts to leave, for a node that its caller drives by [`turn`](Self::turn): poll the result, and
+    /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
         self.shared.core.engine().begin_leave();

@@ -10,7 +10,7 @@
 
 use crate::engine::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
 use crate::operation::OperationKind;
-use crate::session::{Deadline, LinePiece, Session};
+use crate::session::{Deadline, LinePiece, Session, Timed};
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
 use farside_base::waiting::HOLDER_INTERVAL;
@@ -127,31 +127,13 @@ impl Session {
     /// ```
     pub fn root(&mut self, name: &str) -> Result<Root, Error> {
         check(name)?;
-        let deadline = self.next_deadline().resolve();
-        let found = self.await_root(name, deadline);
+        let found = self.timed().await_root(name);
         found.map_err(|error| match error.code {
             ErrorCode::TimedOut if error.detail.is_empty() => {
                 Error { detail: format!("looking for the root {name:?}"), ..error }
             }
             _ => error,
         })
-    }
-
-    fn await_root(&mut self, name: &str, deadline: Option<Instant>) -> Result<Root, Error> {
-        loop {
-            let (holder, directory) = self.directory(deadline)?;
-            let version = self.within(deadline, |session| session.read_u64(directory))?;
-            if let Some((_, root)) = self.find(directory, name, deadline)?.root {
-                return Ok(root);
-            }
-            let until = Some(Instant::now() + HOLDER_INTERVAL);
-            let until = until.min(deadline.or(until));
-            self.wait_word(directory, deadline, until, |now| now != version)?;
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let detail = format!("no session has created the root {name:?} at node {holder}");
-                return Err(Error::with(ErrorCode::TimedOut, detail));
-            }
-        }
     }
 
     /// Returns the root of this name if it exists.
@@ -162,9 +144,9 @@ impl Session {
     /// As [`root`](Self::root).
     pub fn try_root(&mut self, name: &str) -> Result<Option<Root>, Error> {
         check(name)?;
-        let deadline = self.next_deadline().resolve();
-        let (_, directory) = self.directory(deadline)?;
-        Ok(self.find(directory, name, deadline)?.root.map(|(_, root)| root))
+        let mut session = self.timed();
+        let (_, directory) = session.directory()?;
+        Ok(session.find(directory, name)?.root.map(|(_, root)| root))
     }
 
     /// Returns the root of this name, or allocates zeroed memory for it and creates it.
@@ -190,19 +172,18 @@ impl Session {
         bytes: u64,
         spec: AllocationSpec,
     ) -> Result<Root, Error> {
-        let deadline = self.next_deadline().resolve();
-        if let Some(root) = self.within(deadline, |session| session.try_root(name))? {
+        let mut session = self.timed();
+        if let Some(root) = session.try_root(name)? {
             return Ok(root);
         }
-        let address = self.within(deadline, |session| session.alloc_with(bytes, spec))?;
-        let published = self.within(deadline, |session| session.publish_root(name, address, bytes));
-        let Err(error) = published else {
+        let address = session.alloc_with(bytes, spec)?;
+        let Err(error) = session.publish_root(name, address, bytes) else {
             return Ok(Root { address, bytes, is_new: true });
         };
         // The error of the root matters more than one of freeing what it does not need.
-        let _ = self.within(None, |session| session.free(address));
+        let _ = session.until(None).free(address);
         match error.code {
-            ErrorCode::RootExists => self.within(deadline, |session| session.root(name)),
+            ErrorCode::RootExists => session.root(name),
             _ => Err(error),
         }
     }
@@ -222,18 +203,18 @@ impl Session {
     ) -> Result<(), Error> {
         check(name)?;
         let root = Root { address, bytes, is_new: false };
-        self.change_directory(|session, directory, deadline| {
-            let found = session.find(directory, name, deadline)?;
+        self.change_directory(|session, directory| {
+            let found = session.find(directory, name)?;
             if found.root.is_some() {
                 let detail = format!("the name is {name:?}");
                 return Err(Error::with(ErrorCode::RootExists, detail));
             }
             let at = match found.unused {
                 Some(at) => at,
-                None => session.add_page(found.last, deadline)?,
+                None => session.add_page(found.last)?,
             };
             let entry = RootEntry::new(name, root);
-            session.within(deadline, |session| session.write_value(at, &entry))
+            session.write_value(at, &entry)
         })
     }
 
@@ -245,11 +226,11 @@ impl Session {
     /// As [`publish_root`](Self::publish_root).
     pub fn remove_root(&mut self, name: &str) -> Result<Option<Root>, Error> {
         check(name)?;
-        self.change_directory(|session, directory, deadline| {
-            let Some((at, root)) = session.find(directory, name, deadline)?.root else {
+        self.change_directory(|session, directory| {
+            let Some((at, root)) = session.find(directory, name)?.root else {
                 return Ok(None);
             };
-            session.within(deadline, |session| session.write_value(at, &RootEntry::UNUSED))?;
+            session.write_value(at, &RootEntry::UNUSED)?;
             Ok(Some(root))
         })
     }
@@ -257,27 +238,46 @@ impl Session {
     /// Runs `change` under the lock of the directory, and counts a change if it succeeds.
     fn change_directory<R>(
         &mut self,
-        change: impl FnOnce(&mut Self, GlobalAddress, Option<Instant>) -> Result<R, Error>,
+        change: impl FnOnce(&mut Timed<'_>, GlobalAddress) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let deadline = self.next_deadline().resolve();
-        let (_, directory) = self.directory(deadline)?;
-        self.deadline = Some(deadline.map_or(Deadline::Never, Deadline::At));
-        let mut guard = self.lock_write(directory, 8)?;
-        let changed = change(&mut guard, directory, deadline).and_then(|result| {
-            guard.within(deadline, |session| session.fetch_add(directory, 1))?;
-            Ok(result)
-        });
+        let mut session = self.timed();
+        let deadline = session.deadline();
+        let (_, directory) = session.directory()?;
+        let mut guard = session.lock_write(directory, 8)?;
+        let mut locked = guard.until(deadline);
+        let changed = change(&mut locked, directory)
+            .and_then(|result| locked.fetch_add(directory, 1).map(|_| result));
+        drop(locked);
         // A lock that is not released in time would be held for ever.
         guard.deadline = Some(Deadline::Never);
         let unlocked = guard.unlock();
-        self.deadline = None;
         let result = changed?;
         unlocked?;
         Ok(result)
     }
+}
+
+/// The parts of these calls.
+impl Timed<'_> {
+    fn await_root(&mut self, name: &str) -> Result<Root, Error> {
+        loop {
+            let (holder, directory) = self.directory()?;
+            let version = self.read_u64(directory)?;
+            if let Some((_, root)) = self.find(directory, name)?.root {
+                return Ok(root);
+            }
+            let (check, deadline) = (Some(Instant::now() + HOLDER_INTERVAL), self.deadline());
+            let until = check.min(deadline.or(check));
+            self.wait_word(directory, until, |now| now != version)?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let detail = format!("no session has created the root {name:?} at node {holder}");
+                return Err(Error::with(ErrorCode::TimedOut, detail));
+            }
+        }
+    }
 
     /// The home and the first page of the directory.
-    fn directory(&mut self, deadline: Option<Instant>) -> Result<(NodeId, GlobalAddress), Error> {
+    fn directory(&mut self) -> Result<(NodeId, GlobalAddress), Error> {
         let holder = self.core.engine().membership().first_lender();
         let none =
             || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
@@ -290,30 +290,25 @@ impl Session {
         }
         let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
             .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
-        let bits = self.within(deadline, |session| {
-            let blocking = session.blocking();
-            let mut call = session.enter();
-            let directory = OperationKind::Directory { node: holder };
-            blocking.run(call.call(directory, LinePiece::empty(address), &[]))
-        })?;
+        let session: &mut Session = self;
+        let blocking = session.blocking();
+        let mut call = session.enter();
+        let directory = OperationKind::Directory { node: holder };
+        let bits = blocking.run(call.call(directory, LinePiece::empty(address), &[]))?;
+        drop(call);
         let directory =
             GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
         self.directory = Some((holder, directory));
         Ok((holder, directory))
     }
 
-    fn find(
-        &mut self,
-        directory: GlobalAddress,
-        name: &str,
-        deadline: Option<Instant>,
-    ) -> Result<RootSearch, Error> {
+    fn find(&mut self, directory: GlobalAddress, name: &str) -> Result<RootSearch, Error> {
         let mut found = RootSearch { root: None, unused: None, last: directory };
         loop {
             let page = found.last;
             for index in 1..=ENTRIES {
                 let at = part(page, index * ENTRY_BYTES)?;
-                let entry: RootEntry = self.within(deadline, |session| session.read_value(at))?;
+                let entry: RootEntry = self.read_value(at)?;
                 if entry.is(name) {
                     found.root = Some((at, entry.root()?));
                     return Ok(found);
@@ -322,7 +317,7 @@ impl Session {
                     found.unused.get_or_insert(at);
                 }
             }
-            let header: Header = self.within(deadline, |session| session.read_value(page))?;
+            let header: Header = self.read_value(page)?;
             match GlobalAddress::from_bits(header.next) {
                 Ok(next) if header.next != 0 => found.last = next,
                 _ => return Ok(found),
@@ -331,16 +326,12 @@ impl Session {
     }
 
     /// Adds a page after the last one, at the same home; returns its first entry.
-    fn add_page(
-        &mut self,
-        last: GlobalAddress,
-        deadline: Option<Instant>,
-    ) -> Result<GlobalAddress, Error> {
+    fn add_page(&mut self, last: GlobalAddress) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::Near(last);
         let spec = AllocationSpec { hint, line_size: Some(DIRECTORY_LINE_SIZE) };
-        let page = self.within(deadline, |session| session.alloc_with(DIRECTORY_BYTES, spec))?;
+        let page = self.alloc_with(DIRECTORY_BYTES, spec)?;
         let next = part(last, std::mem::offset_of!(Header, next) as u64)?;
-        self.within(deadline, |session| session.write_u64(next, page.to_bits()))?;
+        self.write_u64(next, page.to_bits())?;
         part(page, ENTRY_BYTES)
     }
 }

@@ -26,6 +26,7 @@ use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::Drive;
 use crate::operation::{OperationSlot, SessionSlots, locked};
+use crate::progress::Progress;
 use farside_base::waiting::{
     DENSE_POLLS, LOCK_SPINS, NODE_BUSY_POLLS_PER_CLOCK, NODE_IDLE_POLLS_PER_CLOCK,
     NODE_POLLS_PER_LOCK, PARK_MAX, TICK, TIMED_SLEEP,
@@ -213,24 +214,24 @@ impl Core {
                 std::thread::yield_now();
                 continue;
             }
-            let turn = |mut engine: MutexGuard<'_, Engine>| {
-                let busy = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
+            let progress = |mut engine: MutexGuard<'_, Engine>| {
+                let worked = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
                 slicing = engine.has_slices();
-                busy
+                worked
             };
-            let turned = self.try_engine().is_some_and(turn);
-            if turned {
+            let worked = self.try_engine().is_some_and(progress);
+            if worked {
                 since = None;
                 busy += 1;
             } else {
                 spun += 1;
             }
-            if !(if turned {
+            if !(if worked {
                 busy.is_multiple_of(NODE_BUSY_POLLS_PER_CLOCK)
             } else {
                 spun.is_multiple_of(NODE_IDLE_POLLS_PER_CLOCK)
             }) {
-                if !turned {
+                if !worked {
                     std::hint::spin_loop();
                 }
                 continue;
@@ -240,7 +241,7 @@ impl Core {
             if until.is_some_and(|until| now >= until) {
                 return;
             }
-            if !turned && now.duration_since(*since.get_or_insert(now)) >= self.spin {
+            if !worked && now.duration_since(*since.get_or_insert(now)) >= self.spin {
                 sleep(until.map(|until| until - now));
                 since = None;
             }

@@ -7,7 +7,7 @@
 
 use crate::engine::Watched;
 use crate::node::Node;
-use crate::session::{Deadline, Session};
+use crate::session::{Session, Timed};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::waiting::{PARK_MAX, UNCACHED_INTERVAL, WORD_INTERVAL};
@@ -94,8 +94,9 @@ impl Session {
         address: GlobalAddress,
         condition: impl FnMut(u64) -> bool,
     ) -> Result<u64, Error> {
-        let deadline = self.next_deadline().resolve();
-        let value = self.wait_word(address, deadline, deadline, condition)?;
+        let mut session = self.timed();
+        let deadline = session.deadline();
+        let value = session.wait_word(address, deadline, condition)?;
         value.ok_or_else(|| Error::at(ErrorCode::TimedOut, address))
     }
 
@@ -107,23 +108,23 @@ impl Session {
     pub fn wait_for_change(&mut self, address: GlobalAddress, old: u64) -> Result<u64, Error> {
         self.wait_until(address, |value| value != old)
     }
+}
 
-    /// Waits until a word meets a condition; `None` if that takes until `until`. `deadline` is that of the
-    /// accesses.
+impl Timed<'_> {
+    /// Waits until a word meets a condition; `None` if that takes until `until`.
     pub(crate) fn wait_word(
         &mut self,
         address: GlobalAddress,
-        deadline: Option<Instant>,
         until: Option<Instant>,
         mut condition: impl FnMut(u64) -> bool,
     ) -> Result<Option<u64>, Error> {
         if !address.offset().is_multiple_of(8) {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
-        self.within(deadline, |session| session.fence())?;
+        self.fence()?;
         let mut had_copy = true;
         loop {
-            let value = self.within(deadline, |session| session.read_u64(address))?;
+            let value = self.read_u64(address)?;
             if condition(value) {
                 return Ok(Some(value));
             }
@@ -148,17 +149,5 @@ impl Session {
             }
             had_copy = has_copy;
         }
-    }
-
-    /// Runs a call with a deadline.
-    pub(crate) fn within<R>(
-        &mut self,
-        deadline: Option<Instant>,
-        call: impl FnOnce(&mut Self) -> R,
-    ) -> R {
-        self.deadline = Some(deadline.map_or(Deadline::Never, Deadline::At));
-        let result = call(self);
-        self.deadline = None;
-        result
     }
 }

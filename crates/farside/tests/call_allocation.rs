@@ -54,9 +54,9 @@ impl Ends {
         let object = LibraryEntry::with_name("list_search").expect("of the library").object;
         let mut begun = false;
         let search = loop {
-            host.turn();
-            beside.turn();
-            caller.turn().expect("a living executor");
+            host.progress();
+            beside.progress();
+            caller.progress().expect("a living executor");
             begun = begun || caller.begin_register(object).expect("an object");
             if !beside.has_memory() {
                 continue;
@@ -80,9 +80,9 @@ impl Ends {
             assert!(ticket.is_some(), "there are 32 slots");
         }
         while tickets.iter().any(Option::is_some) {
-            self.caller.turn().expect("a living executor");
-            self.host.turn();
-            self.beside.turn();
+            self.caller.progress().expect("a living executor");
+            self.host.progress();
+            self.beside.progress();
             for ticket in &mut tickets {
                 if let Some(end) = ticket.and_then(|ticket| self.caller.poll(ticket)) {
                     assert_eq!(end.expect("an answer").result, NODES * 10);
@@ -122,8 +122,8 @@ const COUNTS: &[u8] = b"
 fn placed() {
     let Ends { mut host, mut beside, mut caller, search, parameters } = Ends::new(false);
     let counts = loop {
-        host.turn();
-        caller.turn().expect("a living executor");
+        host.progress();
+        caller.progress().expect("a living executor");
         let _ = caller.begin_register(COUNTS).expect("an object");
         if let Some(programs) = caller.registered() {
             break programs.expect("a good program").remove(0);
@@ -154,9 +154,9 @@ fn placed() {
             let begun = placed.begin(program, &parameters, options).expect("a call");
             let ticket = begun.expect("a slot");
             loop {
-                placed.turn().expect("a living executor");
-                host.turn();
-                beside.turn();
+                placed.progress().expect("a living executor");
+                host.progress();
+                beside.progress();
                 if let Some(end) = placed.poll(ticket) {
                     counted += u64::from(program == counts);
                     let expected = if program == counts { counted } else { NODES * 10 };
@@ -194,8 +194,8 @@ fn global() {
     let Ends { mut host, beside: _, mut caller, .. } = Ends::new(false);
     host.share(&second).expect("a node");
     let load = loop {
-        host.turn();
-        caller.turn().expect("a living executor");
+        host.progress();
+        caller.progress().expect("a living executor");
         let _ = caller.begin_register(LOAD_AND_STORE).expect("an object");
         if let Some(programs) = caller.registered() {
             break programs.expect("a good program").remove(0);
@@ -215,8 +215,8 @@ fn global() {
             .expect("a call");
         let ticket = ticket.expect("a slot");
         loop {
-            caller.turn().expect("a living executor");
-            host.turn();
+            caller.progress().expect("a living executor");
+            host.progress();
             if let Some(end) = caller.poll(ticket) {
                 assert_eq!(end.expect("an answer").result, written);
                 break;

@@ -34,7 +34,7 @@ impl Ends {
             Caller::begin(&fabric, &address, &options).expect("a caller")
         };
         let callers = (0..callers).flat_map(|_| tenants.iter().map(caller)).collect();
-        server.turn();
+        server.progress();
         Self { server, callers }
     }
 
@@ -44,10 +44,10 @@ impl Ends {
         let mut ends: Vec<Registered> = self.callers.iter().map(|_| None).collect();
         let (mut begun, mut order) = (vec![false; ends.len()], Vec::new());
         while order.len() < ends.len() {
-            self.server.turn();
+            self.server.progress();
             look(&self.server);
             for (at, caller) in self.callers.iter_mut().enumerate() {
-                caller.turn().expect("a living executor");
+                caller.progress().expect("a living executor");
                 if !begun[at] {
                     begun[at] = caller.begin_register(hungry(at).as_bytes()).expect("an object");
                 } else if ends[at].is_none() {
@@ -136,17 +136,17 @@ fn callers_leaving_during_registration_free_everything() {
     let mut ends = Ends::new("leave", &options(100_000), 6, &["a"]);
     for index in 0..6 {
         while !ends.callers[index].begin_register(hungry(index).as_bytes()).expect("an object") {
-            ends.server.turn();
-            ends.callers[index].turn().expect("a living executor");
+            ends.server.progress();
+            ends.callers[index].progress().expect("a living executor");
         }
     }
     while ends.server.registering().1 < 5 {
-        ends.server.turn();
-        ends.callers.iter_mut().for_each(|caller| caller.turn().map_or((), |_| ()));
+        ends.server.progress();
+        ends.callers.iter_mut().for_each(|caller| caller.progress().map_or((), |_| ()));
     }
     ends.callers.clear();
     while ends.server.sessions() > 0 {
-        ends.server.turn();
+        ends.server.progress();
     }
     assert_eq!(ends.server.registering(), (0, 0, 0));
 }
@@ -164,7 +164,7 @@ fn resident_bytes() -> u64 {
 #[expect(clippy::print_stderr, reason = "the figures are what it is for")]
 fn many_registrations_use_the_memory_of_one() {
     let mut ends = Ends::new("resident", &options(100_000), 36, &["a"]);
-    ends.server.turn();
+    ends.server.progress();
     let before = resident_bytes();
     let mut most = before;
     let (registered, _) = ends.register(|_| most = most.max(resident_bytes()));

@@ -82,7 +82,7 @@ fn driving<R>(home: &Node, act: impl FnOnce() -> R) -> R {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
-                if !home.turn() {
+                if !home.progress() {
                     std::thread::yield_now();
                 }
             }

@@ -41,7 +41,7 @@ fn while_driving<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|threads| {
         let acting = threads.spawn(act);
         while !acting.is_finished() {
-            node.turn();
+            node.progress();
             std::thread::yield_now();
         }
         acting.join().unwrap()

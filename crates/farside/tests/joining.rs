@@ -228,24 +228,24 @@ fn admitted_join_without_a_link_expires() {
     let (founder, inner, ahead_ns) = timed(&config);
     let _silent = Joining::start(&config, Arc::clone(&inner)).unwrap();
     until("it is admitted", || {
-        founder.turn();
+        founder.progress();
         alive(&founder) == 2
     });
-    (0..100).for_each(|_| _ = founder.turn());
+    (0..100).for_each(|_| _ = founder.progress());
     assert_eq!(alive(&founder), 2, "a joiner has time");
     ahead_ns.store(HOUR_NS, Ordering::SeqCst);
     until("it is removed", || {
-        founder.turn();
+        founder.progress();
         alive(&founder) == 1
     });
     let mut next = Joining::start(&config, inner).unwrap();
     until("another node joins", || {
-        founder.turn();
+        founder.progress();
         next.poll().unwrap().is_some()
     });
     // Its link outlives the timeout of its join.
     ahead_ns.store(2 * HOUR_NS, Ordering::SeqCst);
-    (0..100).for_each(|_| _ = founder.turn());
+    (0..100).for_each(|_| _ = founder.progress());
 }
 
 #[test]
@@ -270,12 +270,12 @@ fn request_naming_a_future_view_expires() {
     let name = format!("farside.{}.0-001", config.cluster);
     let link = port.connect(&name, &hello.encode(), queue).unwrap();
     let mut events = Vec::new();
-    (0..100).for_each(|_| _ = founder.turn());
+    (0..100).for_each(|_| _ = founder.progress());
     port.link_events(&mut events);
     assert_eq!(events, [], "the view may come");
     ahead_ns.store(HOUR_NS, Ordering::SeqCst);
     until("it is answered", || {
-        founder.turn();
+        founder.progress();
         port.link_events(&mut events);
         !events.is_empty()
     });

@@ -33,7 +33,7 @@ fn drive<T>(node: &Node, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let deadline = Instant::now() + PATIENCE;
     loop {
-        node.turn();
+        node.progress();
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
             return value;
@@ -158,7 +158,7 @@ fn removed_member_judges_no_member(fabric: &str) {
     let (survivor, member, _session, had) = removed(make, fabric, 99);
     // It finds that its links have ended.
     until("it knows", || {
-        member.turn();
+        member.progress();
         member.session().is_err_and(|error| error.code == ErrorCode::NodeClosed)
     });
     assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));

@@ -190,7 +190,7 @@ impl<'a> Play<'a> {
             let who = self.random.index(self.actors.len() + 1);
             match who.checked_sub(1) {
                 None => {
-                    self.server.turn();
+                    self.server.progress();
                 }
                 Some(at) => self.act(at)?,
             }
@@ -241,7 +241,7 @@ impl<'a> Play<'a> {
     fn act(&mut self, at: usize) -> Result<(), String> {
         let actor = &mut self.actors[at];
         let Some(caller) = &mut actor.caller else { return Ok(()) };
-        let over = caller.turn().err();
+        let over = caller.progress().err();
         let Some(program) = actor.program.clone() else {
             return register(actor, over, self.round.comment_bytes);
         };

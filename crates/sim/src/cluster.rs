@@ -626,7 +626,7 @@ impl SimCluster {
     /// Performs one event of the network and one poll of every node. Returns false if nothing happened.
     pub fn sweep(&mut self) -> bool {
         let stepped = self.net.step();
-        self.nodes.iter().flatten().fold(stepped, |busy, node| node.turn() || busy)
+        self.nodes.iter().flatten().fold(stepped, |busy, node| node.progress() || busy)
     }
 
     /// Performs a random step: mostly an event of the network, else a poll of some node.
@@ -635,7 +635,7 @@ impl SimCluster {
             return self.net.step();
         }
         let node = self.random.index(self.nodes.len());
-        self.nodes[node].as_ref().is_some_and(Node::turn)
+        self.nodes[node].as_ref().is_some_and(Node::progress)
     }
 
     /// Polls a future to completion, and sweeps the cluster between polls.

@@ -147,7 +147,7 @@ impl Lookups {
 impl LookupExecutor {
     fn call(&mut self, parameters: &[u8], timeout: Duration) -> Result<CallAnswer, Error> {
         let Self { caller, program, late } = self;
-        caller.turn()?;
+        caller.progress()?;
         if let Some(ticket) = *late {
             if caller.poll(ticket).is_none() {
                 return Err(Error::with(ErrorCode::TimedOut, "a call before it has not ended"));

@@ -244,7 +244,7 @@ fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Resu
                 None => break,
             }
         }
-        caller.turn().map_err(Failure::of_call)?;
+        caller.progress().map_err(Failure::of_call)?;
         while let Some((_, end)) = caller.poll_any() {
             end.map_err(Failure::of_call)?;
             ended += 1;

@@ -60,7 +60,7 @@ pub(crate) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
     }
     output.line("registered until Ctrl-C");
     loop {
-        connection.caller.turn().map_err(Failure::of_call)?;
+        connection.caller.progress().map_err(Failure::of_call)?;
         match stop.recv_timeout(PERIOD) {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return Ok(()),
@@ -146,7 +146,7 @@ fn round_trip(
     let Some(ticket) = caller.invoke(program, parameters, options).map_err(Failure::of_call)?
     else {
         // A single call always has a slot, so the executor is disconnected: a poll returns the reason if it is final.
-        caller.turn().map_err(Failure::of_call)?;
+        caller.progress().map_err(Failure::of_call)?;
         return Err(Failure::from(farside::Error::with(
             ErrorCode::PeerLost,
             "the executor is currently unreachable",

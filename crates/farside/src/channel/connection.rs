@@ -2,8 +2,9 @@
 
 use super::waiting::{Awaited, Sleeper, Waits, wait, wait_async};
 use super::{Message, Options, Receiver, Sender, Sent, Ticket};
+use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
-use farside_fabric::{Fabric, Port};
+use farside_fabric::Fabric;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -317,7 +318,7 @@ macro_rules! waits_on_both {
                     && self.sender.peers() == self.receiver.peers()
             }
 
-            fn port(&mut self) -> &mut dyn Port {
+            fn port(&mut self) -> &mut EnginePort {
                 self.receiver.port()
             }
 

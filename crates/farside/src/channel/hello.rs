@@ -118,6 +118,36 @@ impl Hello {
     }
 }
 
+impl Hello {
+    /// Checks whether an end of this kind, role, shape and value can be a peer of the connecting end.
+    pub(super) fn check(
+        &self,
+        kind: Kind,
+        role: Role,
+        shape: &Shape,
+        value_bytes: u32,
+    ) -> Result<(), Refusal> {
+        if self.kind != kind {
+            let text = format!("kind ({kind} there, {} here)", self.kind);
+            return Err(Refusal::Mismatch(text));
+        }
+        if self.role == role {
+            return Err("both ends have the same direction".into());
+        }
+        if self.shape != *shape {
+            return Err(Refusal::Mismatch(self.shape.differences(shape)));
+        }
+        if self.value_bytes != value_bytes {
+            let text = format!(
+                "bytes of a value ({value_bytes} there, {} here; 0: the channel is not typed)",
+                self.value_bytes
+            );
+            return Err(Refusal::Mismatch(text));
+        }
+        Ok(())
+    }
+}
+
 /// Why a listener refuses a connection, with a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {

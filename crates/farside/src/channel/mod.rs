@@ -55,6 +55,7 @@ mod connection;
 mod drive;
 mod ends;
 mod hello;
+mod links;
 mod memory;
 mod options;
 mod receiver;

@@ -1,5 +1,6 @@
 //! Options of a channel.
 
+use crate::{Error, ErrorCode};
 use farside_base::Capabilities;
 use farside_protocol::channel::{Acknowledge, DeviceWords, Kind, Shape, Signal};
 
@@ -175,5 +176,37 @@ impl Options {
             device: self.device,
             ..fit
         }
+    }
+
+    /// Checks that a fabric with these capabilities and this name has what the channel needs.
+    pub(super) fn check(
+        &self,
+        shape: &Shape,
+        has: &Capabilities,
+        fabric: &str,
+    ) -> Result<(), Error> {
+        let kind = self.kind;
+        let needs = kind.requirements(shape);
+        needs.check(has).map_err(|missing| {
+            let name = missing.0;
+            let text = match needs.amounts(missing, has) {
+                None => format!("{kind} needs `{name}`, which {fabric} lacks"),
+                Some((needed, had)) if name == "device_bytes_max" => format!(
+                    "{kind} with {} slots and {} peers needs `{name}` of {needed}, and {fabric} has {had}: lower \
+                     slots or peers, or place fewer words at the adapter (device)",
+                    shape.slots, shape.peers_max
+                ),
+                Some((needed, had)) => format!(
+                    "{kind} with messages of {} bytes needs `{name}` of {needed}, and {fabric} has {had}: \
+                     lower message_bytes_max, or choose a channel that needs less (farside channels)",
+                    shape.message_bytes_max
+                ),
+            };
+            Error::with(ErrorCode::FabricLacks, text)
+        })?;
+        shape.check(kind).map_err(|bad| {
+            let text = format!("{}; the options are {shape:?}", bad.0);
+            Error::with(ErrorCode::BadConfiguration, text)
+        })
     }
 }

@@ -275,7 +275,7 @@ impl Receiver {
                 self.drive.violated(at, None, violation);
             }
             if !self.drive.units[at].effects.is_empty() {
-                self.drive.post(at);
+                self.drive.post_unit(at);
             }
         }
         taken
@@ -315,7 +315,7 @@ impl Receiver {
                 }
             };
             if !unit.effects.is_empty() {
-                self.drive.post(at);
+                self.drive.post_unit(at);
             }
             if let Some(machine::Received { held, peer, content }) = received {
                 self.next = if at + 1 < count { at + 1 } else { 0 };
@@ -340,7 +340,7 @@ impl Receiver {
         let released = half.release(message.held, own, effects);
         debug_assert!(released.is_ok(), "a message is released once, since this takes it");
         if !unit.effects.is_empty() {
-            self.drive.post(message.unit);
+            self.drive.post_unit(message.unit);
         }
     }
 
@@ -349,7 +349,7 @@ impl Receiver {
         for at in 0..self.drive.units.len() {
             let (half, own, effects) = self.drive.units[at].parts();
             half.acknowledge(own, effects);
-            self.drive.post(at);
+            self.drive.post_unit(at);
         }
     }
 
@@ -374,7 +374,7 @@ impl Receiver {
                     continue;
                 }
             };
-            self.drive.post(at);
+            self.drive.post_unit(at);
             if let Some(machine::Offer { held, bytes_max, place, .. }) = offered {
                 return Ok(Some(Offer { unit: at, life, held, bytes_max, place }));
             }
@@ -407,7 +407,7 @@ impl Receiver {
         };
         let (half, own, effects) = unit.parts();
         let released = half.release(offer.held, own, effects);
-        self.drive.post(offer.unit);
+        self.drive.post_unit(offer.unit);
         released.map_err(|_| ErrorCode::NotHeld.into())
     }
 
@@ -425,7 +425,7 @@ impl Receiver {
         };
         let (half, own, effects) = unit.parts();
         let result = half.receive_into(offer.held, into, own, effects);
-        self.drive.post(offer.unit);
+        self.drive.post_unit(offer.unit);
         result.map_err(|refusal| match refusal {
             HalfRefusal::TooLong { .. } => {
                 let text =
@@ -452,7 +452,7 @@ impl Receiver {
         };
         let (half, own, effects) = unit.parts();
         let fetched = half.fetched(offer.held, own, effects);
-        self.drive.post(offer.unit);
+        self.drive.post_unit(offer.unit);
         match fetched {
             Some(bytes) => Ok(Some(bytes)),
             None => self.nothing().map(|_| None),

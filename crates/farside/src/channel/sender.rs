@@ -394,7 +394,7 @@ impl Sender {
             match half.send(payload, own, effects) {
                 Ok(sending) => {
                     half.flush(own, effects);
-                    sender.drive.post(at);
+                    sender.drive.post_unit(at);
                     Ok(Sent::Taken(Ticket { peer: at, life, sending }))
                 }
                 Err(refusal) => sender.refused(refusal),
@@ -475,7 +475,7 @@ impl Sender {
             HalfRefusal::Full | HalfRefusal::NotConnected => {
                 // Requests that the half needs before space becomes free are posted now.
                 for at in 0..self.drive.units.len() {
-                    self.drive.post(at);
+                    self.drive.post_unit(at);
                 }
                 self.progress()?;
                 Ok(Sent::Full)
@@ -496,7 +496,7 @@ impl Sender {
         for at in 0..self.drive.units.len() {
             let (half, own, effects) = self.drive.units[at].parts();
             half.flush(own, effects);
-            self.drive.post(at);
+            self.drive.post_unit(at);
         }
     }
 
@@ -553,7 +553,7 @@ impl Sender {
             let unit = &mut self.drive.units[at];
             if !unit.half.is_drained() {
                 unit.half.ask_progress(&mut unit.effects);
-                self.drive.post(at);
+                self.drive.post_unit(at);
             }
         }
         Ok(self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained()))

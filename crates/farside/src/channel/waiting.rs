@@ -16,9 +16,10 @@
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::event_wait::EventWait;
+use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::{Backoff, POLL_INTERVAL, SPIN_MEMORY_POLLS};
-use farside_fabric::{Port, Waiter};
+use farside_fabric::Waiter;
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -45,7 +46,7 @@ pub(super) trait Waits {
     fn is_quiet(&self) -> bool;
 
     /// Returns the port on which it sleeps.
-    fn port(&mut self) -> &mut dyn Port;
+    fn port(&mut self) -> &mut EnginePort;
 
     /// Returns the place of the thread that sleeps for futures.
     fn sleeper(&mut self) -> &mut Option<Sleeper>;
@@ -60,8 +61,8 @@ impl Waits for Sender {
         self.drive.is_quiet()
     }
 
-    fn port(&mut self) -> &mut dyn Port {
-        &mut *self.drive.port
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.drive.port
     }
 
     fn sleeper(&mut self) -> &mut Option<Sleeper> {
@@ -82,8 +83,8 @@ impl Waits for Receiver {
         self.drive.is_quiet()
     }
 
-    fn port(&mut self) -> &mut dyn Port {
-        &mut *self.drive.port
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.drive.port
     }
 
     fn sleeper(&mut self) -> &mut Option<Sleeper> {
@@ -130,7 +131,7 @@ pub(super) async fn wait_async<E: Waits, T>(
     awaited: Awaited,
     mut attempt: impl FnMut(&mut E) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    let mut wait = Suspended { end, awaited, naps: Backoff::NAPS, armed: false };
+    let mut wait = Suspended { end, awaited, naps: Backoff::NAPS };
     poll_fn(|context| wait.poll(context, &mut attempt)).await
 }
 
@@ -139,8 +140,6 @@ struct Suspended<'a, E: Waits> {
     end: &'a mut E,
     awaited: Awaited,
     naps: Backoff,
-    /// Whether the port is armed.
-    armed: bool,
 }
 
 impl<E: Waits> Suspended<'_, E> {
@@ -149,7 +148,7 @@ impl<E: Waits> Suspended<'_, E> {
         context: &Context<'_>,
         attempt: &mut impl FnMut(&mut E) -> Result<Option<T>, Error>,
     ) -> Poll<Result<T, Error>> {
-        self.disarm();
+        self.end.port().disarm();
         loop {
             match attempt(self.end) {
                 Ok(Some(result)) => return Poll::Ready(Ok(result)),
@@ -161,7 +160,6 @@ impl<E: Waits> Suspended<'_, E> {
                 return self.suspend(context, until);
             }
             if !self.end.port().arm() {
-                self.armed = true;
                 let nap_max = (!self.end.is_quiet()).then_some(POLL_INTERVAL);
                 return self.suspend(context, Until::Event(nap_max));
             }
@@ -185,17 +183,11 @@ impl<E: Waits> Suspended<'_, E> {
         }
         Poll::Pending
     }
-
-    fn disarm(&mut self) {
-        if std::mem::take(&mut self.armed) {
-            self.end.port().disarm();
-        }
-    }
 }
 
 impl<E: Waits> Drop for Suspended<'_, E> {
     fn drop(&mut self) {
-        self.disarm();
+        self.end.port().disarm();
         if let Some(sleeper) = self.end.sleeper() {
             sleeper.lock().request = None;
         }

@@ -211,15 +211,8 @@ impl Engine {
             }
             PlacementTarget::Home => (false, line.offset()),
         };
-        let placement = LineWrite {
-            line,
-            from_cache,
-            offset,
-            bytes: line.line_size().bytes() as u32,
-            to_cache,
-            to_offset,
-        };
-        self.links.place(to, placement);
+        let from = self.links.slice(from_cache, offset, line.line_size().bytes() as u32);
+        self.links.place(to, LineWrite { line, from, to_cache, to_offset });
         self.send(to, message);
     }
 

@@ -2,6 +2,7 @@
 
 use super::links::{Import, Inquiry, LinkChange, Links, Tokens};
 use super::{Engine, FollowUp};
+use crate::progress::Progress;
 use crate::{Error, ErrorCode};
 use farside_base::{Incarnation, LinkId, MemoryId, NodeId, ViewNumber};
 use farside_protocol::coherence;

@@ -22,11 +22,12 @@ mod write_back;
 
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
+use crate::progress::{EnginePort, Progress};
 use crate::{Config, ErrorCode, Stats};
 use allocation::Homes;
 use coherence::CoherenceDriver;
 use contact::ContactDriver;
-use farside_base::{LineAddress, NodeId, OperationId};
+use farside_base::{Completion, LineAddress, NodeId, OperationId};
 use farside_protocol::member::{MemberEvent, Membership};
 use farside_protocol::wire::{BODY, Family, MESSAGE, Violation};
 use leave::LeaveProgress;
@@ -136,28 +137,21 @@ impl Engine {
         }
     }
 
-    /// Polls the engine once, without blocking: takes completions, decodes them, steps a machine for each and
-    /// carries out its effects, then posts the work requests that result. True if there was work.
+    /// Polls the engine once, without blocking. True if there was work.
     pub(crate) fn poll(&mut self) -> bool {
-        self.links.disarm();
+        self.links.port().disarm();
         if self.lines.is_removed() && self.closed_with.is_none() {
             self.member_own(MemberEvent::Removed);
         }
-        let landed = self.land();
-        // Links change rarely: a busy node checks them in one poll of [`LINKS_EVERY`].
         self.polls = self.polls.wrapping_add(1);
-        self.count_poll();
-        let linked = (!landed || self.polls.is_multiple_of(LINKS_EVERY)) && self.poll_links();
-        let sliced = self.allocation_slice();
-        self.follow_up();
-        let mut posted = self.post();
+        let mut busy = self.poll_once();
         // After the posts: a home to which this node has just answered does not count as busy.
-        let cleaned = self.polls.is_multiple_of(LINKS_EVERY) && self.write_back_due();
-        if cleaned {
+        if self.polls.is_multiple_of(LINKS_EVERY) && self.write_back_due() {
             self.follow_up();
-            posted |= self.post();
+            self.post();
+            busy = true;
         }
-        let busy = landed || linked || posted || sliced || cleaned || self.homes.is_runnable();
+        busy |= self.homes.is_runnable();
         if self.leaving.is_some() {
             self.step_leave();
             return self.post() || busy;
@@ -167,32 +161,7 @@ impl Engine {
 
     /// Processes all arrivals, unless a caller is already doing so.
     fn land_all(&mut self) {
-        while self.land() {}
-    }
-
-    /// Processes the completions of one poll of the port.
-    fn land(&mut self) -> bool {
-        let Some(count) = self.links.poll_port() else {
-            return false;
-        };
-        for at in 0..count {
-            let completion = &self.links.completion(at);
-            match self.links.decode(completion) {
-                Arrival::Message(node, bytes) => self.message(node, bytes.as_ref()),
-                Arrival::Early(link, bytes) if self.is_connecting(link) => {
-                    self.links.keep_early(link, bytes);
-                }
-                Arrival::Placed(line) => self.follow_ups.push_back(FollowUp::Placed(line)),
-                Arrival::Confirmed(node, question) => self.standing_answered(node, question),
-                // An early message without a link is of an earlier link of a removed node.
-                Arrival::Early(..) | Arrival::Nothing => {}
-            }
-            let failed = self.links.failed(completion);
-            self.follow_ups.extend(failed.map(FollowUp::Drop));
-            self.follow_up();
-        }
-        self.links.landed();
-        count > 0
+        while self.land(usize::MAX) > 0 {}
     }
 
     /// Processes one message of a peer; `None` for one of a wrong length.
@@ -251,13 +220,6 @@ impl Engine {
         }
     }
 
-    /// Posts pending work: first bytes of lines, then messages. On each link the bytes that a message
-    /// announces thus precede it.
-    #[inline]
-    pub(crate) fn post(&mut self) -> bool {
-        !self.links.is_idle() && self.post_all()
-    }
-
     fn post_all(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -288,7 +250,7 @@ impl Engine {
 
     /// Arms the port before a sleep; true if there is work instead.
     pub(crate) fn arm(&mut self) -> bool {
-        self.links.arm()
+        self.links.port().arm()
     }
 
     #[inline]
@@ -402,5 +364,48 @@ impl Engine {
             self.failure,
             peers.accused()
         )
+    }
+}
+
+impl Progress for Engine {
+    const LANDED_MAX: usize = 64;
+
+    #[inline]
+    fn port(&mut self) -> &mut EnginePort {
+        self.links.port()
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        match self.links.decode(completion) {
+            Arrival::Message(node, bytes) => self.message(node, bytes.as_ref()),
+            Arrival::Early(link, bytes) if self.is_connecting(link) => {
+                self.links.keep_early(link, bytes);
+            }
+            Arrival::Placed(line) => self.follow_ups.push_back(FollowUp::Placed(line)),
+            Arrival::Confirmed(node, question) => self.standing_answered(node, question),
+            // An early message without a link is of an earlier link of a removed node.
+            Arrival::Early(..) | Arrival::Nothing => {}
+        }
+        let failed = self.links.failed(completion);
+        self.follow_ups.extend(failed.map(FollowUp::Drop));
+        self.follow_up();
+    }
+
+    fn handle_links(&mut self, landed: bool) -> bool {
+        self.count_poll();
+        // Links change rarely: a busy node checks them in one poll of [`LINKS_EVERY`].
+        (!landed || self.polls.is_multiple_of(LINKS_EVERY)) && self.poll_links()
+    }
+
+    fn step(&mut self, _landed: usize, _linked: bool) -> bool {
+        let sliced = self.allocation_slice();
+        self.follow_up();
+        sliced
+    }
+
+    /// Posts first bytes of lines, then messages. On each link the bytes that a message announces thus precede it.
+    #[inline]
+    fn post(&mut self) -> bool {
+        !self.links.is_idle() && self.post_all()
     }
 }

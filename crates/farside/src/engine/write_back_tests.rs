@@ -41,12 +41,12 @@ fn cluster(name: &str, count: usize) -> Vec<Node> {
 
 fn settle_once(nodes: &[Node]) {
     for node in nodes {
-        node.turn();
+        node.progress();
     }
 }
 
 fn settle(nodes: &[Node]) {
-    while nodes.iter().map(Node::turn).fold(false, |any, busy| any | busy) {}
+    while nodes.iter().map(Node::progress).fold(false, |any, busy| any | busy) {}
 }
 
 fn poll<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
@@ -97,7 +97,7 @@ fn turn_when_due(node: &Node) {
         engine.write_backs.queue.iter_mut().for_each(|entry| entry.due_ns = 0);
         engine.polls = u32::MAX; // the next poll checks
     }
-    node.turn();
+    node.progress();
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, crate::Error>) -> ErrorCode {
@@ -172,7 +172,7 @@ fn operation_gets_a_frame_when_lines_have_been_placed() {
     let mut copy = vec![0; (FRAMES * LINE) as usize];
     let mut read = pin!(home.read_async(first, &mut copy));
     assert!(poll(&mut read).is_pending());
-    nodes[0].turn();
+    nodes[0].progress();
     nodes[1].core().engine().land_all();
     let mut word = [0; 8];
     let mut ninth = pin!(other.read_async(nth(first, FRAMES), &mut word));
@@ -191,7 +191,7 @@ fn home_that_was_just_answered_is_not_busy() {
     let mut word = [0; 8];
     let mut read = pin!(home.read_async(nth(first, 1), &mut word));
     assert!(poll(&mut read).is_pending());
-    nodes[0].turn();
+    nodes[0].progress();
     turn_when_due(&nodes[1]);
     assert_eq!(queued(&nodes[1]), 0, "one was recalled, the other is written back");
     assert_eq!(finish(&nodes, read), Ok(()));

@@ -39,6 +39,16 @@ pub struct Timed<'a> {
     deadline: Deadline,
 }
 
+impl Timed<'_> {
+    /// The deadline of its calls, if they have one.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.deadline {
+            Deadline::At(at) => Some(at),
+            Deadline::Never | Deadline::After(_) => None,
+        }
+    }
+}
+
 impl Deref for Timed<'_> {
     type Target = Session;
     fn deref(&self) -> &Session {
@@ -85,6 +95,17 @@ impl Session {
     /// This session with a deadline that all calls through the view share.
     pub fn with_deadline(&mut self, deadline: Instant) -> Timed<'_> {
         Timed { session: self, deadline: Deadline::At(deadline) }
+    }
+
+    /// This session for the parts of a call, which share its deadline.
+    pub(crate) fn timed(&mut self) -> Timed<'_> {
+        let deadline = self.next_deadline().resolve();
+        self.until(deadline)
+    }
+
+    /// This session with a deadline, if there is one.
+    pub(crate) fn until(&mut self, deadline: Option<Instant>) -> Timed<'_> {
+        Timed { session: self, deadline: deadline.map_or(Deadline::Never, Deadline::At) }
     }
 
     /// The deadline of the call that starts.

@@ -253,7 +253,7 @@ impl Cluster {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Acquire) {
-                    if !held.turn() {
+                    if !held.progress() {
                         std::thread::yield_now();
                     }
                 }
@@ -683,7 +683,7 @@ fn deadline_ends_a_call_waiting_for_memory_and_frees_its_session(fabric: &str) {
             .invoke(&load, &parameters(&[held.to_bits()]), CallOptions::new().site(Site::Local))
             .unwrap()
             .unwrap();
-        caller.turn().unwrap();
+        caller.progress().unwrap();
         assert_eq!(caller.cancel(here).unwrap(), None);
         let error = caller.wait(here, LONG).unwrap_err();
         assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
@@ -792,7 +792,7 @@ fn calls_waiting_for_a_departing_node_fail(fabric: &str) {
             }
         }
         for _ in 0..100 {
-            caller.turn().unwrap();
+            caller.progress().unwrap();
         }
         assert!(waits.iter().all(|ticket| caller.poll(*ticket).is_none()), "{fabric}");
         cluster.held.take().unwrap().leave().unwrap();
@@ -822,12 +822,12 @@ fn executor_without_node_serves_local_calls_and_accepts_another_node() {
     let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default()).unwrap();
     let register = |server: &mut CallServer, caller: &mut Caller, text: &str| {
         while !caller.begin_register(text.as_bytes()).unwrap() {
-            server.turn();
-            caller.turn().unwrap();
+            server.progress();
+            caller.progress().unwrap();
         }
         loop {
-            server.turn();
-            caller.turn().unwrap();
+            server.progress();
+            caller.progress().unwrap();
             if let Some(programs) = caller.registered() {
                 return programs.map(|mut programs| programs.remove(0));
             }
@@ -837,8 +837,8 @@ fn executor_without_node_serves_local_calls_and_accepts_another_node() {
         let ticket =
             caller.invoke(program, &parameters(words), CallOptions::new()).unwrap().unwrap();
         loop {
-            caller.turn().unwrap();
-            server.turn();
+            caller.progress().unwrap();
+            server.progress();
             if let Some(end) = caller.poll(ticket) {
                 return end.map(|answer| answer.result);
             }
@@ -853,11 +853,11 @@ fn executor_without_node_serves_local_calls_and_accepts_another_node() {
     assert_eq!(call(&mut server, &mut caller, &told, &read_one), Ok(0));
     first.leave().unwrap();
     // The second time, the executor holds nothing of the node.
-    for turn in 0..2 {
-        assert!(lost(call(&mut server, &mut caller, &add, &add_one)), "{turn}");
-        assert!(lost(call(&mut server, &mut caller, &load, &read_one)), "{turn}");
+    for round in 0..2 {
+        assert!(lost(call(&mut server, &mut caller, &add, &add_one)), "{round}");
+        assert!(lost(call(&mut server, &mut caller, &load, &read_one)), "{round}");
         let status = call(&mut server, &mut caller, &told, &read_one).unwrap();
-        assert_eq!(status.cast_signed(), status::PEER_LOST, "{turn}");
+        assert_eq!(status.cast_signed(), status::PEER_LOST, "{round}");
         assert_eq!(call(&mut server, &mut caller, &loads, &[8, 0]), Ok(0));
         server.unshare().unwrap();
     }

@@ -5,8 +5,8 @@ mod hostile;
 mod library;
 mod over;
 mod placed;
+mod polls;
 mod programs;
-mod turns;
 mod words;
 
 use farside::ErrorCode;
@@ -87,7 +87,7 @@ fn concurrent_calls_each_get_their_answer(fabric: &str) {
                     begun.push((ticket, key));
                     break;
                 }
-                caller.turn().unwrap();
+                caller.progress().unwrap();
                 answers += taken(&mut caller, &mut begun);
             }
         }
@@ -160,7 +160,7 @@ fn abandoned_call_frees_its_slot_and_outcome(fabric: &str) {
                 assert_eq!(answer.result, 0, "{fabric} {runs:?}");
             }
             while caller.room() < 2 {
-                caller.turn().unwrap();
+                caller.progress().unwrap();
             }
             assert_eq!(caller.poll_any(), None, "{fabric} {runs:?}");
         }
@@ -183,8 +183,8 @@ fn compute_bound_calls_do_not_delay_other_callers(fabric: &str) {
         let mut caller = Caller::begin(&here, &address, &CallerOptions::default()).unwrap();
         let mut begun = false;
         let program = loop {
-            server.turn();
-            caller.turn().unwrap();
+            server.progress();
+            caller.progress().unwrap();
             begun = begun || caller.begin_register(object).unwrap();
             if let Some(programs) = caller.registered() {
                 break programs.unwrap().remove(0);
@@ -193,40 +193,40 @@ fn compute_bound_calls_do_not_delay_other_callers(fabric: &str) {
         (caller, program)
     });
     let [(long, computes), (short, first)] = &mut both;
-    let (mut turns_each, mut ended) = (Vec::new(), 0);
+    let (mut polls_each, mut ended) = (Vec::new(), 0);
     // Callers and executor are polled alternately, so a call's wait is counted in polls of the executor.
     for number in 0..100 {
         let ticket =
             short.invoke(first, &parameters(&[number]), CallOptions::new()).unwrap().unwrap();
-        short.turn().unwrap();
-        let mut turns = 0;
+        short.progress().unwrap();
+        let mut polls = 0;
         let end = loop {
-            server.turn();
-            turns += 1;
+            server.progress();
+            polls += 1;
             // Eight long calls are always in progress.
             while long.room() > 24 {
                 long.invoke(computes, &[], CallOptions::new()).unwrap();
             }
-            long.turn().unwrap();
+            long.progress().unwrap();
             while let Some((_, end)) = long.poll_any() {
                 end.unwrap();
                 ended += 1;
             }
-            short.turn().unwrap();
+            short.progress().unwrap();
             if let Some(end) = short.poll(ticket) {
                 break end;
             }
         };
         assert_eq!(end.unwrap().result, number);
-        turns_each.push(turns);
+        polls_each.push(polls);
     }
-    turns_each.sort_unstable();
+    polls_each.sort_unstable();
     // On any machine, a slice has at most 4,096 instructions and a poll 64 slices.
-    let turns = turns_each.iter().sum::<usize>();
-    assert!(ended * 20 <= turns, "{fabric}: {ended} long calls ended within {turns} polls");
+    let polls = polls_each.iter().sum::<usize>();
+    assert!(ended * 20 <= polls, "{fabric}: {ended} long calls ended within {polls} polls");
     // The clock may occasionally charge time of other processes. Over TCP some polls find nothing, since
     // messages are still in flight.
-    assert!(fabric == "tcp" || turns_each[50] <= 6, "{fabric}: {turns_each:?}");
+    assert!(fabric == "tcp" || polls_each[50] <= 6, "{fabric}: {polls_each:?}");
 }
 
 fn taken(caller: &mut Caller, begun: &mut Vec<(farside::call::Ticket, u64)>) -> usize {
@@ -357,7 +357,7 @@ fn calls_stop_on_cancel_deadline_and_budget(fabric: &str) {
             let ticket =
                 caller.invoke(&wait, &waits, CallOptions::new().site(runs)).unwrap().unwrap();
             for _ in 0..100 {
-                caller.turn().unwrap();
+                caller.progress().unwrap();
             }
             assert!(caller.poll(ticket).is_none());
             if let Some(asked) = caller.cancel(ticket).unwrap() {
@@ -392,7 +392,7 @@ fn waiting_call_resumes_when_its_word_changes(fabric: &str) {
             let ticket =
                 caller.invoke(&wait, &waits, CallOptions::new().site(runs)).unwrap().unwrap();
             for _ in 0..100 {
-                caller.turn().unwrap();
+                caller.progress().unwrap();
             }
             assert!(caller.poll(ticket).is_none(), "{fabric} {runs:?}");
             ends.memory.write(0, &99_u64.to_le_bytes()).unwrap();
@@ -411,14 +411,14 @@ fn locks_exclude_and_are_released_when_a_call_is_stopped(fabric: &str) {
         let holds = one.invoke(&lock_1, &ever, CallOptions::new()).unwrap().unwrap();
         // It holds the lock once it has incremented the word.
         while ends.word(8) != 1 {
-            one.turn().unwrap();
+            one.progress().unwrap();
         }
         let waits = two.invoke(&lock_2, &ever, CallOptions::new()).unwrap().unwrap();
-        two.turn().unwrap();
+        two.progress().unwrap();
         one.cancel(holds).unwrap();
         assert_eq!(one.wait(holds, LONG).unwrap_err().code, ErrorCode::CallCancelled);
         while ends.word(8) != 2 {
-            two.turn().unwrap();
+            two.progress().unwrap();
             assert!(two.poll(waits).is_none(), "{fabric}");
         }
         let third = one.call(&lock_1, &ever, CallOptions::new().timeout(LONG)).unwrap();
@@ -439,7 +439,7 @@ fn subscribers_receive_notifications(fabric: &str) {
         let mut one = ends.caller(&CallerOptions::default());
         let mut two = ends.caller(&CallerOptions::default());
         let heard = one.listen(5).unwrap().unwrap();
-        one.turn().unwrap();
+        one.progress().unwrap();
         let notify = two.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
         // After one more round trip of the listener, it is subscribed.
         one.register(programs::NOTIFY.as_bytes()).unwrap();
@@ -576,7 +576,7 @@ fn multi_part_object_is_registered_by_a_busy_executor(fabric: &str) {
     let registered = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
-                server.turn();
+                server.progress();
                 let works = Instant::now();
                 while works.elapsed() < Duration::from_millis(2) {
                     std::hint::spin_loop();
@@ -600,15 +600,15 @@ fn unregister_at_a_silent_executor_times_out_without_residue(fabric: &str) {
     let options = CallerOptions::default().timeout(timeout);
     let mut caller = Caller::begin(&here, &server.address().unwrap(), &options).unwrap();
     while !caller.is_connected() {
-        server.turn();
-        caller.turn().unwrap();
+        server.progress();
+        caller.progress().unwrap();
     }
     let room = caller.room();
     assert!(caller.begin_register(LIST_SEARCH.as_bytes()).unwrap());
     let mut programs = None;
     while programs.is_none() {
-        server.turn();
-        caller.turn().unwrap();
+        server.progress();
+        caller.progress().unwrap();
         programs = caller.registered();
     }
     let program = programs.unwrap().unwrap().remove(0);
@@ -617,8 +617,8 @@ fn unregister_at_a_silent_executor_times_out_without_residue(fabric: &str) {
     let begun = Instant::now();
     while caller.room() < room {
         assert!(begun.elapsed() < LONG, "{fabric}");
-        server.turn();
-        caller.turn().unwrap();
+        server.progress();
+        caller.progress().unwrap();
     }
     assert!(caller.poll_any().is_none(), "{fabric}");
 }

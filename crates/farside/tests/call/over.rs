@@ -80,7 +80,7 @@ pub(crate) fn over(fabric: &str, options: &ServerOptions, test: impl FnOnce(&End
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
-                if !server.turn() {
+                if !server.progress() {
                     std::thread::yield_now();
                 }
                 sessions.store(server.sessions(), Ordering::Release);

@@ -76,7 +76,7 @@ fn call_runs_at_least_cost_and_reports_the_reason(fabric: &str) {
         for _ in 0..200 {
             let ticket = placed.begin(search, &bytes, call_of(1)).unwrap().unwrap();
             let end = loop {
-                placed.turn().unwrap();
+                placed.progress().unwrap();
                 if let Some(end) = placed.poll(ticket) {
                     break end.unwrap();
                 }
@@ -123,9 +123,9 @@ struct Three {
     search: PlacedProgram,
 }
 
-fn turn(servers: &mut [Option<CallServer>; 3]) {
+fn progress(servers: &mut [Option<CallServer>; 3]) {
     for server in servers.iter_mut().flatten() {
-        server.turn();
+        server.progress();
     }
 }
 
@@ -137,8 +137,8 @@ fn register(
 ) -> Result<Program, Error> {
     let mut begun = false;
     loop {
-        turn(servers);
-        caller.turn()?;
+        progress(servers);
+        caller.progress()?;
         begun = begun || caller.begin_register(object.as_bytes())?;
         if let Some(programs) = caller.registered() {
             return Ok(programs?.remove(0));
@@ -166,7 +166,7 @@ impl Three {
         let addresses = [to_host, nic.address().unwrap()];
         let mut servers = [None, Some(host), Some(nic)];
         while !servers[NIC].as_ref().unwrap().has_memory() {
-            turn(&mut servers);
+            progress(&mut servers);
         }
         let options = CallerOptions::default().slots(4).patience(patience);
         let mut callers =
@@ -195,9 +195,9 @@ impl Three {
 
     fn end(&mut self, ticket: PlacedTicket) -> Result<PlacedAnswer, Error> {
         loop {
-            turn(&mut self.servers);
+            progress(&mut self.servers);
             // An error of a session is also the outcome of the call.
-            let _ = self.placed.turn();
+            let _ = self.placed.progress();
             if let Some(end) = self.placed.poll(ticket) {
                 return end;
             }
@@ -222,8 +222,8 @@ impl Three {
         let count = register(&mut self.servers, &mut caller, COUNT_SHARED).unwrap();
         let ticket = caller.invoke(&count, &[], CallOptions::new()).unwrap().unwrap();
         loop {
-            turn(&mut self.servers);
-            caller.turn().unwrap();
+            progress(&mut self.servers);
+            caller.progress().unwrap();
             if let Some(end) = caller.poll(ticket) {
                 return end.unwrap().result - 1;
             }
@@ -390,7 +390,7 @@ fn call_resumes_at_its_state_after_reconnect(fabric: &str) {
     let (mut in_flight, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
     while results.len() < 200 {
         // The link may be lost when a call begins; the next poll reconnects it.
-        three.placed.turn().unwrap();
+        three.placed.progress().unwrap();
         match three.begin(three.count, 1) {
             Ok(ticket) => in_flight.extend(ticket),
             Err(error) => {
@@ -398,7 +398,7 @@ fn call_resumes_at_its_state_after_reconnect(fabric: &str) {
                 refused += 1;
             }
         }
-        turn(&mut three.servers);
+        progress(&mut three.servers);
         in_flight.retain(|ticket| match three.placed.poll(*ticket) {
             Some(end) => {
                 let end = end.unwrap();

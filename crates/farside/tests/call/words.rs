@@ -70,17 +70,17 @@ impl Both {
         Self { fabric: there, server, caller }
     }
 
-    fn turn(&mut self) {
-        self.server.turn();
-        self.caller.turn().unwrap();
+    fn progress(&mut self) {
+        self.server.progress();
+        self.caller.progress().unwrap();
     }
 
     fn register(&mut self, text: &str) -> Program {
         while !self.caller.begin_register(text.as_bytes()).unwrap() {
-            self.turn();
+            self.progress();
         }
         loop {
-            self.turn();
+            self.progress();
             if let Some(programs) = self.caller.registered() {
                 return programs.unwrap().remove(0);
             }
@@ -96,12 +96,12 @@ impl Both {
     ) -> Result<u64, Error> {
         let ticket =
             self.caller.invoke(program, &parameters(words), CallOptions::new()).unwrap().unwrap();
-        while self.server.sessions() == 0 || !self.server.turn() {
-            self.caller.turn().unwrap();
+        while self.server.sessions() == 0 || !self.server.progress() {
+            self.caller.progress().unwrap();
         }
         act(&mut self.server);
         loop {
-            self.turn();
+            self.progress();
             if let Some(end) = self.caller.poll(ticket) {
                 return end.map(|answer| answer.result);
             }
@@ -149,7 +149,7 @@ fn loads_reach_every_byte_of_the_region_and_no_others(fabric: &str) {
 }
 
 fn long_call_sees_changes_of_its_regions(fabric: &str) {
-    const TURNS: u64 = 50_000;
+    const ITERATIONS: u64 = 50_000;
     let mut both = Both::over(fabric);
     let sum = both.register(SUM);
     let ones = [1_u64; 8].map(u64::to_le_bytes).concat();
@@ -158,18 +158,18 @@ fn long_call_sees_changes_of_its_regions(fabric: &str) {
     let second = both.server.make_region(1, 64, Access::ALL).unwrap();
     first.write(0, &ones).unwrap();
     second.write(0, &tens).unwrap();
-    assert_eq!(both.call(&sum, &[0, 1, TURNS]), Ok(11 * TURNS), "{fabric}");
-    assert_eq!(both.call(&sum, &[1, 1, TURNS]), Ok(20 * TURNS), "{fabric}");
+    assert_eq!(both.call(&sum, &[0, 1, ITERATIONS]), Ok(11 * ITERATIONS), "{fabric}");
+    assert_eq!(both.call(&sum, &[1, 1, ITERATIONS]), Ok(20 * ITERATIONS), "{fabric}");
     // Other bytes in the same region, and another region under the same number.
-    let end = both.call_and(&sum, &[0, 1, TURNS], |_| second.write(0, &ones).unwrap());
+    let end = both.call_and(&sum, &[0, 1, ITERATIONS], |_| second.write(0, &ones).unwrap());
     let seen = end.unwrap();
-    assert!((2 * TURNS..11 * TURNS).contains(&seen), "{fabric} {seen}");
-    let end = both.call_and(&sum, &[0, 1, TURNS], |server| {
+    assert!((2 * ITERATIONS..11 * ITERATIONS).contains(&seen), "{fabric} {seen}");
+    let end = both.call_and(&sum, &[0, 1, ITERATIONS], |server| {
         server.make_region(1, 64, Access::ALL).unwrap().write(0, &tens).unwrap();
     });
     let seen = end.unwrap();
-    assert!((2 * TURNS + 1..11 * TURNS).contains(&seen), "{fabric} {seen}");
-    denied(both.call_and(&sum, &[0, 1, TURNS], |server| {
+    assert!((2 * ITERATIONS + 1..11 * ITERATIONS).contains(&seen), "{fabric} {seen}");
+    denied(both.call_and(&sum, &[0, 1, ITERATIONS], |server| {
         server.take_back(1).unwrap();
     }));
 }

@@ -36,7 +36,7 @@ pub use message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_reply, encode_reply,
 };
 pub use programs::{PROGRAMS_MAX, Quota, Sizes, Taken, object_of, program_of};
-pub use schedule::{Schedule, Turn};
+pub use schedule::{RunState, Schedule};
 pub use server::{Effect, RuntimeAction, Server, Settings};
 pub use sessions::{Opened, SessionId};
 pub use window::{Answered, Window};

@@ -1,5 +1,5 @@
 //! Selects the next call to run: tenants share the processor by weight, and sessions of a tenant share its part
-//! equally (`queue.rs` describes the algorithm of both levels). Calls of a session run in turn.
+//! equally (`queue.rs` describes the algorithm of both levels). Calls of a session run round robin.
 //!
 //! A session runs until it has used a quantum, or has no call to run. The cost of a call's slice is known afterwards.
 //! So with `q` for the quantum and `s` for the longest slice of either:
@@ -29,7 +29,7 @@ const BURST_NS: u64 = 10_000_000;
 
 /// The state of a call after a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Turn {
+pub enum RunState {
     /// It is runnable.
     Ready,
     /// It is blocked.
@@ -287,14 +287,14 @@ impl Schedule {
         Some(CallId { session, slot })
     }
 
-    /// Charges the call that ran for `used_ns`; `turn` is its state now. A call that is over may have been removed
+    /// Charges the call that ran for `used_ns`; `state` is its state now. A call that is over may have been removed
     /// before, and its session closed.
-    pub fn ran(&mut self, call: CallId, used_ns: u64, turn: Turn) {
+    pub fn ran(&mut self, call: CallId, used_ns: u64, state: RunState) {
         self.now_ns = self.now_ns.saturating_add(used_ns);
         if let Some(running_flow) = &mut self.running_flow {
             running_flow.used_ns = running_flow.used_ns.saturating_add(used_ns);
         }
-        if turn == Turn::Ready {
+        if state == RunState::Ready {
             self.ready(call, self.now_ns);
         }
         if let Some(line) = self.lines.get(call.session.0 as usize) {

@@ -5,7 +5,7 @@ use super::message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_target, one_word,
 };
 use super::programs::{Left, Programs, Quota, Sizes, Taken, object_of};
-use super::schedule::{Schedule, Turn};
+use super::schedule::{RunState, Schedule};
 use super::sessions::{Arrived, Opened, SessionId, Slots};
 use super::{CallId, SLOTS_MAX, Session};
 use crate::wire::Violation;
@@ -477,8 +477,8 @@ impl Server {
     }
 
     /// Charges the call that ran for the processor time used.
-    pub fn ran(&mut self, call: CallId, used_ns: u64, turn: Turn) {
-        self.schedule.ran(call, used_ns, turn);
+    pub fn ran(&mut self, call: CallId, used_ns: u64, state: RunState) {
+        self.schedule.ran(call, used_ns, state);
     }
 
     /// Makes a blocked call runnable.

@@ -145,10 +145,10 @@ impl<T: Copy> WritesInFlight<T> {
 
     /// The WRITE at index `place` of those to be posted.
     #[inline]
-    pub fn waiting(&self, place: usize) -> Option<(WriteKey, NodeId, T)> {
+    pub fn waiting(&self, place: usize) -> Option<(WriteKey, NodeId, &T)> {
         let index = *self.waiting.get(place)?;
         let entry = &self.entries[index as usize];
-        Some((WriteKey::new(index, entry.generation), entry.to, entry.item))
+        Some((WriteKey::new(index, entry.generation), entry.to, &entry.item))
     }
 
     /// Notes that the first WRITE to be posted was posted. `sent` is the number of messages sent to its peer so far:

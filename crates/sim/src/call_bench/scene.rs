@@ -79,7 +79,7 @@ enum SceneActor {
 impl Actor for SceneActor {
     fn run(&mut self) -> Spent {
         let busy = match self {
-            Self::Server(server) => server.turn(),
+            Self::Server(server) => server.progress(),
             Self::Client(client) => client.run(),
         };
         Spent { then: if busy { Then::Run } else { Then::Poll }, ..Spent::NOTHING }
@@ -103,7 +103,7 @@ impl Client {
             }
         }
         // Its errors are reported by the calls.
-        let _ = self.placed.turn();
+        let _ = self.placed.progress();
         let (placed, ended) = (&mut self.placed, &mut self.ended);
         let before = self.in_flight.len();
         self.in_flight.retain(|ticket| match placed.poll(*ticket) {
@@ -389,10 +389,10 @@ fn until(
             return Ok(());
         }
         for caller in &mut *callers {
-            caller.turn()?;
+            caller.progress()?;
         }
         for server in &mut *servers {
-            server.turn();
+            server.progress();
         }
         net.step();
     }

@@ -35,7 +35,7 @@ pub(super) trait ChannelEnd: Send {
     ///
     /// # Errors
     /// [`SoakStop`].
-    fn turn(&mut self) -> Result<bool, SoakStop>;
+    fn progress(&mut self) -> Result<bool, SoakStop>;
     /// Whether its only remaining task is to serve its peers.
     fn is_done(&self) -> bool;
     /// Number of messages that it has sent or received.
@@ -212,7 +212,7 @@ fn cut(
 }
 
 impl ChannelEnd for SoakSource {
-    fn turn(&mut self) -> Result<bool, SoakStop> {
+    fn progress(&mut self) -> Result<bool, SoakStop> {
         if self.pauses.pauses(&mut self.random) {
             return Ok(false);
         }
@@ -364,7 +364,7 @@ impl Sink {
 }
 
 impl ChannelEnd for Sink {
-    fn turn(&mut self) -> Result<bool, SoakStop> {
+    fn progress(&mut self) -> Result<bool, SoakStop> {
         if self.pauses.pauses(&mut self.random) {
             return Ok(false);
         }

@@ -233,13 +233,13 @@ impl<'a> SingleThread<'a> {
     }
 
     fn play(mut self) -> Result<u64, Trouble> {
-        let (mut turn, mut idle) = (0, 0);
+        let (mut poll, mut idle) = (0, 0);
         while !self.is_over() {
-            if self.death.is_some_and(|death| death.turn <= turn) {
+            if self.death.is_some_and(|death| death.poll <= poll) {
                 self.die();
             }
-            turn += 1;
-            idle = if self.turn()? { 0 } else { idle + 1 };
+            poll += 1;
+            idle = if self.progress()? { 0 } else { idle + 1 };
             if idle > IDLE_POLLS_MAX {
                 return Err(Trouble::Stalled(self.describe()));
             }
@@ -251,15 +251,15 @@ impl<'a> SingleThread<'a> {
     }
 
     /// Polls one end. Returns whether it made progress.
-    fn turn(&mut self) -> Result<bool, Trouble> {
+    fn progress(&mut self) -> Result<bool, Trouble> {
         let at = self.random.index(self.sources.len() + self.sinks.len());
         let (result, lost) = match at.checked_sub(self.sources.len()) {
             None => match &mut self.sources[at] {
-                Some(source) => (source.turn(), &mut self.lost.0[at]),
+                Some(source) => (source.progress(), &mut self.lost.0[at]),
                 None => return Ok(false),
             },
             Some(at) => match &mut self.sinks[at] {
-                Some(sink) => (sink.turn(), &mut self.lost.1[at]),
+                Some(sink) => (sink.progress(), &mut self.lost.1[at]),
                 None => return Ok(false),
             },
         };
@@ -356,7 +356,7 @@ fn play_end(
 ) -> Result<(), Trouble> {
     let (mut idle, mut counted) = (0_u64, false);
     while !over.load(Ordering::Relaxed) && busy.load(Ordering::Relaxed) > 0 {
-        let progress = match end.turn() {
+        let progress = match end.progress() {
             Ok(progress) => progress,
             Err(SoakStop::Corrupt(what)) => return Err(Trouble::Corrupt(what)),
             Err(SoakStop::Error(error)) => return Err(Trouble::Error(error)),

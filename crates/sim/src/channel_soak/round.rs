@@ -86,7 +86,7 @@ pub struct Death {
     /// Index of the sender or receiver.
     pub end: usize,
     /// Number of polls of all ends after which it dies.
-    pub turn: u64,
+    pub poll: u64,
 }
 
 /// All parameters of a round; `Display` prints them on one line.
@@ -175,8 +175,8 @@ impl Round {
         let (senders, receivers) = self.topology.ends();
         let sender = random.chance(500);
         let end = random.index(if sender { senders } else { receivers });
-        let turn = random.below(4 * self.messages + 1);
-        Self { death: Some(Death { sender, end, turn }), into: false, ..self }
+        let poll = random.below(4 * self.messages + 1);
+        Self { death: Some(Death { sender, end, poll }), into: false, ..self }
     }
 }
 

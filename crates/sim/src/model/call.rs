@@ -173,7 +173,7 @@ impl Calls {
         let mut effects = Vec::new();
         self.server.answer(call, Reply::returned(u64::from(number), 0), &mut effects);
         self.carry_out(effects);
-        self.server.ran(call, 1, farside_protocol::call::Turn::Over);
+        self.server.ran(call, 1, farside_protocol::call::RunState::Over);
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {

@@ -112,7 +112,7 @@ impl Frames {
     }
 
     fn post(&mut self) {
-        if let Some((key, _, write)) = self.underway.waiting(0) {
+        if let Some((key, _, &write)) = self.underway.waiting(0) {
             self.underway.posted(self.home.sent_count());
             self.there.push_back(Carried::Write(key, write));
         } else if let Some(message) = self.home.peek() {

@@ -8,7 +8,8 @@ use super::outcome::refusal_error;
 use crate::call::transport::handshake::{
     Purpose, SessionHello, SessionRefusal, TENANT_BYTES_MAX, Welcome,
 };
-use crate::call::transport::message_port::{CallLinkEvent, MessagePort, MessagePortSizes};
+use crate::call::transport::message_port::{MessagePort, MessagePortSizes};
+use crate::progress::ConnectionEvent;
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::{BACKLOG_INTERVAL, Backoff};
@@ -164,29 +165,29 @@ impl CallerConnection {
     }
 
     /// Handles an event of a link.
-    pub(super) fn link_event(&mut self, event: CallLinkEvent) -> Option<SessionChange> {
+    pub(super) fn link_event(&mut self, event: ConnectionEvent) -> Option<SessionChange> {
         match event {
-            CallLinkEvent::Connected(link, reply) => match Welcome::decode(&reply) {
+            ConnectionEvent::Connected(link, reply) => match Welcome::decode(&reply) {
                 Some(welcome) => Some(self.welcome(link, welcome)),
                 None => {
                     let text = "the peer is not an executor of calls";
                     Some(self.close(Error::with(ErrorCode::ProtocolViolation, text)))
                 }
             },
-            CallLinkEvent::Refused(_, reason) => {
+            ConnectionEvent::Refused(_, reason) => {
                 let error = self.refused(&reason);
                 Some(self.close(error))
             }
             // The executor may return; retried with backoff.
-            CallLinkEvent::NotReached(..) if self.is_open => {
+            ConnectionEvent::NotReached(..) if self.is_open => {
                 self.redial_later();
                 None
             }
-            CallLinkEvent::NotReached(_, Error { code, detail, .. }) => {
+            ConnectionEvent::NotReached(_, Error { code, detail, .. }) => {
                 Some(self.close(Error::with(code, format!("{}: {detail}", self.name))))
             }
-            CallLinkEvent::Lost(link) => self.lost(link, "its link was lost"),
-            CallLinkEvent::Requested(..) => None,
+            ConnectionEvent::Lost(link) => self.lost(link, "its link was lost"),
+            ConnectionEvent::Requested(..) => None,
         }
     }
 

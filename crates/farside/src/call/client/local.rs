@@ -57,7 +57,7 @@ impl LocalRunner {
 
     /// Lets runs access the global memory through a node.
     pub(super) fn share(&mut self, node: &Node, caller: &CallerConnection) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, caller.messages.waiter())?;
+        let global = GlobalMemory::new(node, caller.messages.port.waiter())?;
         match &mut self.executor {
             Some(local) => local.executor.share(global),
             None => {
@@ -243,7 +243,7 @@ impl LocalRunner {
     ) -> Result<(), Error> {
         let nap = caller.nap();
         let Some(local) = &mut self.executor else {
-            return wait.wait_for_event(caller.messages.port(), nap);
+            return wait.wait_for_event(&mut caller.messages.port, nap);
         };
         if local.executor.has_blocked() {
             return wait.wait();
@@ -252,7 +252,7 @@ impl LocalRunner {
             Duration::from_nanos(local.deadline_ns.saturating_sub(caller.messages.time_ns()))
         });
         let nap = nap.into_iter().chain(deadline).min();
-        let port = caller.messages.port();
+        let port = &mut caller.messages.port;
         local.executor.wait(wait, |wait| wait.wait_for_event(port, nap))
     }
 }
@@ -268,7 +268,7 @@ impl LocalExecutor {
         let mut executor = Executor::new(ScratchPool::new(Some(&scratch.region.arena)), 1);
         executor.resources.memory.add(0);
         for (number, token) in &caller.regions {
-            let site = RegionSite::Remote(link, caller.messages.import(link, token)?);
+            let site = RegionSite::Remote(link, caller.messages.port.import(link, token)?);
             let lent = LentRegion { site, bytes: token.bytes, access: token.access };
             executor.resources.memory.lend(*number, lent, None);
         }

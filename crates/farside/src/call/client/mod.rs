@@ -17,10 +17,11 @@ pub use placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
 use super::transport::message_port::{MessagePort, PortEvent};
 use super::transport::program_list::Program;
 use crate::event_wait::EventWait;
+use crate::progress::{EnginePort, Progress};
 use crate::{Error, ErrorCode, Node};
 use connection::{CallerConnection, SessionChange, SessionLink};
-use farside_base::Access;
 use farside_base::waiting::SPIN_ENGINE_POLLS;
+use farside_base::{Access, Completion};
 use farside_fabric::Fabric;
 use local::LocalRunner;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub struct CallAnswer {
 /// Registers programs at an executor and invokes them.
 ///
 /// *Guarantees.* A call runs at most once; it ends once, with an answer or an error. If an error leaves open
-/// whether it ran (`PeerLost`), the text says so. Calls may end in any order. [`Caller::invoke`], [`Caller::turn`]
+/// whether it ran (`PeerLost`), the text says so. Calls may end in any order. [`Caller::invoke`], [`Caller::progress`]
 /// and [`Caller::poll`] never block.
 pub struct Caller {
     connection: CallerConnection,
@@ -79,7 +80,7 @@ impl Caller {
         let mut caller = Self::begin(fabric, name, options)?;
         let mut wait = EventWait::new(options.timeout, SPIN_ENGINE_POLLS);
         loop {
-            caller.turn()?;
+            caller.progress()?;
             if caller.is_connected() {
                 return Ok(caller);
             }
@@ -87,7 +88,7 @@ impl Caller {
         }
     }
 
-    /// Begins to connect; [`Self::turn`] continues.
+    /// Begins to connect; [`Self::progress`] continues.
     ///
     /// # Errors
     /// `NobodyListens` if that is known immediately, `FabricLacks`, `BadConfiguration`, `System`.
@@ -127,7 +128,7 @@ impl Caller {
 
     /// Returns how the executor is reached, and why so.
     pub fn path(&self) -> Option<String> {
-        self.connection.link().map(|link| self.connection.messages.path(link))
+        self.connection.link().map(|link| self.connection.messages.port.path(link))
     }
 
     /// Returns the regions that the executor lends: number, bytes and access rights.
@@ -147,7 +148,7 @@ impl Caller {
         let until = Instant::now() + self.connection.options.timeout;
         let mut wait = EventWait::new(self.connection.options.timeout, SPIN_ENGINE_POLLS);
         let ticket = loop {
-            self.turn()?;
+            self.progress()?;
             if let Some(ticket) = self.calls.unregister(&mut self.connection, program.number)? {
                 break ticket;
             }
@@ -186,7 +187,7 @@ impl Caller {
                 return end;
             }
             let room = self.calls.room();
-            self.turn()?;
+            self.progress()?;
             if self.calls.room() == room {
                 self.wait_for_event(&mut wait)?;
             }
@@ -194,7 +195,7 @@ impl Caller {
     }
 
     /// Begins a call at the site of `options`; `None` if all slots of that site are in use. A remote call is sent by
-    /// the next [`Self::turn`], so that calls begun between two polls share a doorbell.
+    /// the next [`Self::progress`], so that calls begun between two polls share a doorbell.
     ///
     /// # Errors
     /// `BadParameters` if they are too short or too long, `PeerLost` once the session is closed. At
@@ -260,7 +261,7 @@ impl Caller {
         self.connection.unreachable()
     }
 
-    /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::turn`] does.
+    /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::progress`] does.
     pub fn poll(&mut self, ticket: Ticket) -> Option<Result<CallAnswer, Error>> {
         self.calls.poll(ticket)
     }
@@ -282,7 +283,7 @@ impl Caller {
         let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
             // An error of the session is also the outcome of its calls.
-            let _ = self.turn();
+            let _ = self.progress();
             if let Some(end) = self.poll(ticket) {
                 return end;
             }
@@ -302,11 +303,11 @@ impl Caller {
     ) -> Result<(Ticket, Result<CallAnswer, Error>), Error> {
         let mut wait = EventWait::new(timeout, SPIN_ENGINE_POLLS);
         loop {
-            let turned = self.turn();
+            let open = self.progress();
             if let Some(ended) = self.poll_any() {
                 return Ok(ended);
             }
-            turned?;
+            open?;
             self.wait_for_event(&mut wait)?;
         }
     }
@@ -336,46 +337,16 @@ impl Caller {
     ///
     /// # Errors
     /// Why the session is closed, on this and all later calls.
-    pub fn turn(&mut self) -> Result<(), Error> {
-        self.take_events();
-        for event in self.connection.messages.link_events() {
-            let change = self.connection.link_event(event);
-            self.apply(change);
-        }
-        if matches!(self.connection.link, SessionLink::Disconnected { .. }) {
-            let change = self.connection.redial();
-            self.apply(change);
-        }
-        if !self.local.is_idle() {
-            self.run_local();
-        }
-        self.flush();
+    pub fn progress(&mut self) -> Result<(), Error> {
+        self.poll_once();
         self.connection.check()
-    }
-
-    /// Sends queued requests.
-    fn flush(&mut self) {
-        if let Some(link) = self.connection.messages.flush() {
-            let change = self.connection.lost(link, "the fabric cannot take its message");
-            self.apply(change);
-        }
-    }
-
-    /// Handles all events; returns whether there were any.
-    fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.connection.messages.next() {
-            self.event(event);
-            any = true;
-        }
-        any
     }
 
     fn event(&mut self, event: PortEvent) {
         match event {
             PortEvent::AccessCompleted(block, status) => self.local.completed(block, status),
             PortEvent::LinkFailed(link, status) => {
-                let text = self.connection.messages.trouble(link);
+                let text = self.connection.messages.port.trouble(link);
                 let text = text.unwrap_or_else(|| format!("{status:?}"));
                 let change = self.connection.lost(link, &text);
                 self.apply(change);
@@ -417,10 +388,55 @@ impl Caller {
         for _ in 0..LOCAL_ROUNDS {
             let Self { connection, calls, local, .. } = self;
             let has_posted = local.run_slices(now_ns, connection, calls);
-            if !has_posted || !self.take_events() {
+            if !has_posted || self.land(usize::MAX) == 0 {
                 break;
             }
         }
+    }
+}
+
+impl Progress for Caller {
+    const POLLS_TO_EMPTY: bool = true;
+
+    #[inline]
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.connection.messages.port
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        if let Some(event) = self.connection.messages.decode(completion) {
+            self.event(event);
+        }
+    }
+
+    fn handle_links(&mut self, _landed: bool) -> bool {
+        let events = self.connection.messages.port.connection_events();
+        let any = !events.is_empty();
+        for event in events {
+            let change = self.connection.link_event(event);
+            self.apply(change);
+        }
+        if matches!(self.connection.link, SessionLink::Disconnected { .. }) {
+            let change = self.connection.redial();
+            self.apply(change);
+        }
+        any
+    }
+
+    fn step(&mut self, _landed: usize, _linked: bool) -> bool {
+        let is_idle = self.local.is_idle();
+        if !is_idle {
+            self.run_local();
+        }
+        !is_idle
+    }
+
+    fn post(&mut self) -> bool {
+        if let Some(link) = self.connection.messages.flush() {
+            let change = self.connection.lost(link, "the fabric cannot take its message");
+            self.apply(change);
+        }
+        false
     }
 }
 

@@ -293,11 +293,11 @@ impl Placed {
     ///
     /// # Errors
     /// Why the last of them is closed; while another one is open, errors are not reported.
-    pub fn turn(&mut self) -> Result<(), Error> {
+    pub fn progress(&mut self) -> Result<(), Error> {
         let mut over = None;
         let mut living = 0;
         for caller in &mut self.callers {
-            match caller.turn() {
+            match caller.progress() {
                 Ok(()) => living += 1,
                 Err(error) => over = Some(error),
             }
@@ -341,7 +341,7 @@ impl Placed {
         options: CallOptions,
     ) -> Result<PlacedAnswer, Error> {
         // An error of a session is also the outcome of the call.
-        let _ = self.turn();
+        let _ = self.progress();
         let Some(ticket) = self.begin(program, parameters, options)? else {
             let text = "all slots at the place are in use: poll the calls in progress first";
             return Err(Error::with(ErrorCode::OverQuota, text));

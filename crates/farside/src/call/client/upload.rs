@@ -5,6 +5,7 @@ use super::window::OutstandingCalls;
 use super::{Caller, Ticket};
 use crate::call::transport::program_list::{self, Program};
 use crate::event_wait::EventWait;
+use crate::progress::Progress;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::SPIN_WORK_POLLS;
 use farside_protocol::call::{Part, Verb};
@@ -38,12 +39,12 @@ impl Caller {
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
         let mut wait = EventWait::new(self.connection.options.timeout, SPIN_WORK_POLLS);
         while !self.begin_register(object)? {
-            self.turn()?;
+            self.progress()?;
             self.wait_for_event(&mut wait)?;
         }
         loop {
             // An error that ends the session is also the end of the registration.
-            let _ = self.turn();
+            let _ = self.progress();
             if let Some(programs) = self.registered() {
                 return programs;
             }
@@ -94,7 +95,7 @@ impl Caller {
         upload.take_answers(calls);
         // A waiting thread sleeps before the next poll, so the parts are flushed now.
         if upload.send_parts(connection, calls) {
-            self.flush();
+            self.post();
         }
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     /// Sums a countdown; takes several slices.
     const SUM: &str =
         "r0 = 0\nr2 = *(u64 *)(r1 + 0)\nagain:\nr0 += r2\nr2 += -1\nif r2 != 0 goto again\nexit";
-    const TURNS: u64 = 10_000;
+    const ITERATIONS: u64 = 10_000;
 
     #[test]
     fn call_continues_in_machine_code_where_the_interpreter_stopped() {
@@ -98,7 +98,7 @@ mod tests {
         let mut machine = Machine::new();
         let mut without = Vec::new();
         for _ in 0..3 {
-            machine.start(&verified, &TURNS.to_le_bytes(), limits.budget).unwrap();
+            machine.start(&verified, &ITERATIONS.to_le_bytes(), limits.budget).unwrap();
             let result = loop {
                 without.push(native.code.get().is_none());
                 let lent = Lent { own: &mut [], shared: &mut [] };
@@ -108,7 +108,7 @@ mod tests {
                     outcome => panic!("{outcome:?}"),
                 }
             };
-            assert_eq!(result, TURNS * (TURNS + 1) / 2);
+            assert_eq!(result, ITERATIONS * (ITERATIONS + 1) / 2);
         }
         // The first call compiled the code halfway, in the slice after the interpreted ones.
         let interpreted = without.iter().filter(|without| **without).count() - 1;

@@ -6,28 +6,28 @@ use super::{CallServer, quota};
 use crate::Error;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::transport::handshake::{Purpose, SessionHello, Welcome};
-use crate::call::transport::message_port::CallLinkEvent;
+use crate::progress::ConnectionEvent;
 use farside_base::{LinkId, RemoteRegionId};
 use farside_protocol::call::{Invocation, Opened, Session};
 
 impl CallServer {
-    pub(super) fn link_event(&mut self, event: CallLinkEvent) {
+    pub(super) fn link_event(&mut self, event: ConnectionEvent) {
         match event {
-            CallLinkEvent::Requested(link, hello) => {
+            ConnectionEvent::Requested(link, hello) => {
                 if let Err(reason) = self.requested(link, &hello) {
                     self.links.messages.refuse(link, &reason);
                 }
             }
-            CallLinkEvent::Connected(link, reply) => self.upstream_connected(link, &reply),
-            CallLinkEvent::Refused(link, reason) => {
+            ConnectionEvent::Connected(link, reply) => self.upstream_connected(link, &reply),
+            ConnectionEvent::Refused(link, reason) => {
                 self.upstream_lost(link, String::from_utf8_lossy(&reason).into_owned());
                 self.links.close(link);
             }
-            CallLinkEvent::NotReached(link, error) => {
+            ConnectionEvent::NotReached(link, error) => {
                 self.upstream_lost(link, error.to_string());
                 self.links.close(link);
             }
-            CallLinkEvent::Lost(link) => self.lost(link),
+            ConnectionEvent::Lost(link) => self.lost(link),
         }
     }
 
@@ -111,7 +111,7 @@ impl CallServer {
         hello: &SessionHello,
     ) -> Result<(Option<RemoteRegionId>, u32), Error> {
         let Some(token) = hello.room else { return Ok((None, 0)) };
-        let region = self.links.messages.import(link, &token)?;
+        let region = self.links.messages.port.import(link, &token)?;
         // A region smaller than announced is not used.
         let needs = u64::from(hello.output_bytes) * u64::from(hello.slots);
         match needs <= token.bytes {
@@ -181,7 +181,7 @@ impl CallServer {
         };
         let mut trouble = None;
         for (number, token) in welcome.regions {
-            match self.links.messages.import(link, &token) {
+            match self.links.messages.port.import(link, &token) {
                 Ok(region) => {
                     let site = RegionSite::Remote(link, region);
                     let lent = LentRegion { site, bytes: token.bytes, access: token.access };

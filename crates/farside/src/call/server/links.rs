@@ -106,7 +106,7 @@ impl ServerLinks {
     /// Returns how each client is reached, and why so.
     pub(super) fn paths(&self) -> Vec<String> {
         let links = self.sessions().filter_map(|(_, state)| state.link);
-        links.map(|link| self.messages.path(link)).collect()
+        links.map(|link| self.messages.port.path(link)).collect()
     }
 
     pub(super) fn close(&mut self, link: LinkId) {

@@ -26,13 +26,14 @@ use super::memory::regions::LentRegions;
 use super::memory::remote::BLOCK_BYTES;
 use super::transport::message_port::{MessagePort, MessagePortSizes, PortEvent};
 use crate::event_wait::EventWait;
+use crate::progress::{EnginePort, Progress};
 use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
-use farside_base::Access;
 use farside_base::waiting::{BACKLOG_INTERVAL, SERVE_PARK_MAX, SPIN_ENGINE_POLLS};
+use farside_base::{Access, Completion};
 use farside_protocol::call::{
-    CallId, Effect, Header, Invocation, Refused, Reply, RuntimeAction, Server, Session, Settings,
-    Turn,
+    CallId, Effect, Header, Invocation, Refused, Reply, RunState, RuntimeAction, Server, Session,
+    Settings,
 };
 use farside_protocol::wire::Violation;
 use links::{LinkRole, ServerLinks};
@@ -85,6 +86,8 @@ pub struct CallServer {
     called_ns: u64,
     /// Arrival time of the events of this poll.
     arrival_ns: Option<u64>,
+    /// Whether this poll reads the clock even without events.
+    reads_clock: bool,
 }
 
 impl std::fmt::Debug for CallServer {
@@ -155,6 +158,7 @@ impl CallServer {
             upstream: host.map(Upstream::new),
             called_ns: 0,
             arrival_ns: None,
+            reads_clock: true,
         })
     }
 
@@ -192,12 +196,12 @@ impl CallServer {
     /// let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default())?;
     /// let add = b"r1 = *(u64 *)(r1 + 0)\nr2 = 5\ncall global_fetch_add\nexit";
     /// while !caller.begin_register(add)? { // both ends on one thread: poll both
-    ///     server.turn();
-    ///     caller.turn()?;
+    ///     server.progress();
+    ///     caller.progress()?;
     /// }
     /// let add = loop {
-    ///     server.turn();
-    ///     caller.turn()?;
+    ///     server.progress();
+    ///     caller.progress()?;
     ///     if let Some(programs) = caller.registered() {
     ///         break programs?.remove(0);
     ///     }
@@ -205,8 +209,8 @@ impl CallServer {
     /// let parameters = counter.to_bits().to_le_bytes();
     /// let ticket = caller.invoke(&add, &parameters, CallOptions::new())?.ok_or("no slot")?;
     /// let answer = loop {
-    ///     caller.turn()?;
-    ///     server.turn();
+    ///     caller.progress()?;
+    ///     server.progress();
     ///     if let Some(answer) = caller.poll(ticket) {
     ///         break answer?;
     ///     }
@@ -219,7 +223,7 @@ impl CallServer {
     /// # Errors
     /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, self.links.messages.waiter())?;
+        let global = GlobalMemory::new(node, self.links.messages.port.waiter())?;
         self.executor.share(global)
     }
 
@@ -249,7 +253,7 @@ impl CallServer {
 
     /// Returns the address to which callers connect.
     pub fn address(&self) -> Option<String> {
-        self.links.messages.address()
+        self.links.messages.port.address()
     }
 
     /// Returns the number of callers, disconnected ones included.
@@ -281,45 +285,14 @@ impl CallServer {
 
     /// Handles events, runs calls for a while and sends replies; returns whether there was anything to do. Never
     /// blocks.
-    pub fn turn(&mut self) -> bool {
-        self.poll_once(true)
+    pub fn progress(&mut self) -> bool {
+        self.progress_at(true)
     }
 
-    /// As [`Self::turn`]; reads the clock only after events, or if `reads_clock`.
-    fn poll_once(&mut self, reads_clock: bool) -> bool {
-        let mut arrived = 0;
-        self.arrival_ns = None;
-        while arrived < POLL_EVENTS
-            && let Some(event) = self.links.messages.next()
-        {
-            self.event(event);
-            arrived += 1;
-        }
-        let link_events = self.links.messages.link_events();
-        let mut busy = arrived > 0 || !link_events.is_empty();
-        link_events.into_iter().for_each(|event| self.link_event(event));
-        let quiet = self.machine.is_idle() && !self.links.messages.has_backlog();
-        if !busy && !reads_clock && quiet && !self.executor.has_silent_work() {
-            return false;
-        }
-        // A single call begins within the resolution of the clock.
-        let arrival_ns = self.arrival_ns.filter(|_| arrived == 1);
-        let now_ns = arrival_ns.unwrap_or_else(|| self.links.messages.time_ns());
-        if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-            self.machine.tick(now_ns, &mut self.effects);
-            self.apply_effects();
-        }
-        self.redial_upstream(now_ns);
-        if self.executor.has_blocked() {
-            self.executor.poll_blocked(now_ns);
-        }
-        while let Some(at) = self.executor.take_woken() {
-            self.machine.ready(self.links.call_at(at), now_ns);
-        }
-        busy |= self.run(now_ns);
-        self.send();
-        busy |= self.executor.free_some();
-        busy
+    /// As [`Self::progress`]; reads the clock only after events, or if `reads_clock`.
+    fn progress_at(&mut self, reads_clock: bool) -> bool {
+        (self.arrival_ns, self.reads_clock) = (None, reads_clock);
+        self.poll_once()
     }
 
     /// Sends notifications, requests and messages.
@@ -353,19 +326,19 @@ impl CallServer {
                 self.send();
                 answered = false;
             }
-            let turn = match self.executor.slice(at, now_ns) {
-                SliceOutcome::Ready => Turn::Ready,
-                SliceOutcome::Waits => Turn::Waits,
+            let state = match self.executor.slice(at, now_ns) {
+                SliceOutcome::Ready => RunState::Ready,
+                SliceOutcome::Waits => RunState::Waits,
                 SliceOutcome::Over(end) => {
                     self.end(call, &end);
-                    Turn::Over
+                    RunState::Over
                 }
                 SliceOutcome::Loaded(object, loaded) => {
                     self.loaded(call, &object, loaded);
-                    Turn::Over
+                    RunState::Over
                 }
             };
-            answered |= turn == Turn::Over;
+            answered |= state == RunState::Over;
             if answered && self.machine.is_idle() {
                 // No other reply could be batched with this one, which is sent before the time is charged.
                 self.send();
@@ -373,15 +346,15 @@ impl CallServer {
             }
             let then_ns = self.links.messages.time_ns();
             let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
-            if turn == Turn::Ready {
+            if state == RunState::Ready {
                 self.executor.took(at, used_ns);
             }
-            self.machine.ran(call, used_ns, turn);
+            self.machine.ran(call, used_ns, state);
             now_ns = then_ns;
             self.arrival_ns = Some(then_ns);
-            let most_ns = if turn == Turn::Ready { LONG_POLL_NS } else { POLL_NS };
+            let most_ns = if state == RunState::Ready { LONG_POLL_NS } else { POLL_NS };
             let is_over = now_ns.saturating_sub(begun_ns) > most_ns;
-            if is_over || turn == Turn::Ready && !self.take_messages() {
+            if is_over || state == RunState::Ready && !self.take_messages() {
                 break;
             }
         }
@@ -515,7 +488,7 @@ impl CallServer {
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
         let mut wait = EventWait::new(SERVE_PARK_MAX, SPIN_ENGINE_POLLS);
         while goes_on(self) {
-            if self.poll_once(wait.reads_clock()) {
+            if self.progress_at(wait.reads_clock()) {
                 wait = EventWait::new(SERVE_PARK_MAX, SPIN_ENGINE_POLLS);
                 continue;
             }
@@ -530,7 +503,7 @@ impl CallServer {
                 }
                 true => wait.wait(),
                 false => {
-                    let port = self.links.messages.port();
+                    let port = &mut self.links.messages.port;
                     let sleep = |wait: &mut EventWait| wait.wait_for_event(port, Some(nap));
                     self.executor.wait(&mut wait, sleep)
                 }
@@ -550,6 +523,57 @@ impl CallServer {
         let most =
             if self.links.messages.has_backlog() { BACKLOG_INTERVAL } else { SERVE_PARK_MAX };
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
+    }
+}
+
+impl Progress for CallServer {
+    const LANDED_MAX: usize = POLL_EVENTS;
+    const POLLS_TO_EMPTY: bool = true;
+
+    #[inline]
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.links.messages.port
+    }
+
+    fn completed(&mut self, completion: &Completion) {
+        if let Some(event) = self.links.messages.decode(completion) {
+            self.event(event);
+        }
+    }
+
+    fn handle_links(&mut self, _landed: bool) -> bool {
+        let events = self.links.messages.port.connection_events();
+        let any = !events.is_empty();
+        events.into_iter().for_each(|event| self.link_event(event));
+        any
+    }
+
+    fn step(&mut self, landed: usize, linked: bool) -> bool {
+        let quiet = self.machine.is_idle() && !self.links.messages.has_backlog();
+        let idle = landed == 0 && !linked && quiet && !self.executor.has_silent_work();
+        if idle && !self.reads_clock {
+            return false;
+        }
+        // A single call begins within the resolution of the clock.
+        let arrival_ns = self.arrival_ns.filter(|_| landed == 1);
+        let now_ns = arrival_ns.unwrap_or_else(|| self.links.messages.time_ns());
+        if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.machine.tick(now_ns, &mut self.effects);
+            self.apply_effects();
+        }
+        self.redial_upstream(now_ns);
+        if self.executor.has_blocked() {
+            self.executor.poll_blocked(now_ns);
+        }
+        while let Some(at) = self.executor.take_woken() {
+            self.machine.ready(self.links.call_at(at), now_ns);
+        }
+        self.run(now_ns)
+    }
+
+    fn post(&mut self) -> bool {
+        self.send();
+        self.executor.free_some()
     }
 }
 

@@ -24,7 +24,7 @@ impl Executor {
         let address = server.address().expect("an address");
         let caller = |_| Caller::begin(&fabric, &address, &CallerOptions::default());
         let callers = (0..2).map(caller).collect::<Result<Vec<_>, _>>().expect("callers");
-        server.turn();
+        server.progress();
         assert_eq!(server.sessions(), 2);
         Self { server, _callers: callers, sequences: vec![0; 2 * usize::from(options.slots)] }
     }

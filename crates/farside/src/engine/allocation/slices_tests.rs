@@ -33,7 +33,7 @@ fn cluster(name: &str, count: usize) -> Vec<Node> {
 }
 
 fn settle(nodes: &[Node]) {
-    while nodes.iter().map(Node::turn).fold(false, |any, busy| any | busy) {}
+    while nodes.iter().map(Node::progress).fold(false, |any, busy| any | busy) {}
 }
 
 fn poll<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
@@ -55,7 +55,7 @@ fn finish<F: Future>(nodes: &[Node], future: F, mut each: impl FnMut()) -> F::Ou
         }
         for node in nodes {
             let before = touched(node);
-            node.turn();
+            node.progress();
             let after = touched(node);
             // One slice of those in progress, and one for requests that arrive.
             assert!(after.lines - before.lines <= 2 * Budget::SLICE.lines, "{before:?} {after:?}");
@@ -166,7 +166,7 @@ fn two_large_allocations_advance_in_step() {
 
 fn settle_once(nodes: &[Node]) {
     for node in nodes {
-        node.turn();
+        node.progress();
     }
 }
 

@@ -9,20 +9,20 @@ mod linking;
 mod peers;
 mod regions;
 
+use crate::progress::EnginePort;
 use crate::registered::Registered;
-use crate::{Error, Stats};
+use crate::{Error, ErrorCode, Stats};
 use farside_base::{
     Access, Completion, CompletionKind, CompletionStatus, Limits, LineAddress, LinkId, LocalSlice,
-    NodeId, Operation, Receive, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+    NodeId, Operation, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
-    Fabric, FabricError, LinkEvent, Loss, NotReached, Port, PortSpec, Posted, SharedWord, Stop,
-    Waiter,
+    Fabric, LinkEvent, Loss, NotReached, Port, PortSpec, SharedWord, Stop, Waiter,
 };
 use farside_protocol::member::{HelloAnswer, HelloError, HelloRequest, MemberMessage, RequestId};
 use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
-use regions::{PeerLink, register};
+use regions::register;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,8 +30,6 @@ pub(crate) use inquiry::{Inquiry, Unanswered, fabric_error};
 pub(crate) use peers::Peers;
 pub(crate) use regions::{Import, PeerWords, Question, Regions, Tokens};
 
-/// Completions per poll of the port.
-const BATCH: usize = 64;
 /// Work requests per doorbell.
 const POST: usize = 16;
 /// Distance between receive buffers in bytes.
@@ -56,10 +54,7 @@ pub(crate) fn rendezvous_name(cluster: &str) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineWrite {
     pub(super) line: LineAddress,
-    /// Whether the bytes come from the cache region rather than the home region.
-    pub(super) from_cache: bool,
-    pub(super) offset: u64,
-    pub(super) bytes: u32,
+    pub(super) from: LocalSlice,
     /// Whether they go to the peer's cache region rather than its home region.
     pub(super) to_cache: bool,
     pub(super) to_offset: u64,
@@ -115,7 +110,7 @@ pub(crate) struct Links {
     me: NodeId,
     fabric: Arc<dyn Fabric>,
     /// Declared before the regions, so that it is dropped first.
-    port: Box<dyn Port>,
+    port: EnginePort,
     regions: Regions,
     /// Receive buffers of messages; not exported to peers.
     messages: Registered,
@@ -129,9 +124,6 @@ pub(crate) struct Links {
     receives: ReceiveQueueId,
     /// Receive buffers handed out so far.
     buffers: u64,
-    completions: Box<[Completion; BATCH]>,
-    /// Completions are being processed.
-    is_landing: bool,
     /// Events that were collected, the first one last.
     events: Vec<LinkEvent>,
     /// [`AT_RENDEZVOUS`] for events of that port.
@@ -143,8 +135,6 @@ pub(crate) struct Links {
     credits_per_class: u32,
     /// Whether broken links may reconnect.
     resumes: bool,
-    /// The port is armed: a thread sleeps, and arrivals wake it.
-    armed: bool,
     /// The published count of this node's polls; `None` if its caller drives it.
     poll_count: Option<SharedWord>,
     polls: u64,
@@ -163,11 +153,12 @@ impl Links {
         limits: &Limits,
         counts_polls: bool,
     ) -> Result<Self, Error> {
-        let mut port = fabric.open(&PortSpec { listen: Some(name) }).map_err(fabric_error)?;
+        let port = fabric.open(&PortSpec { listen: Some(name) }).map_err(fabric_error)?;
+        let mut port = EnginePort::new(port);
         let buffers_max = usize::from(limits.nodes_max)
             * Messenger::receives_needed(limits.credits_per_class) as usize;
         let messages = register(fabric, buffers_max as u64 * MESSAGE_SLOT, Access::NONE)?;
-        let receives = port.create_receive_queue(buffers_max).map_err(|error| {
+        let receives = (*port).create_receive_queue(buffers_max).map_err(|error| {
             let error = fabric_error(error);
             let (detail, nodes_max) = (&error.detail, limits.nodes_max);
             Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
@@ -186,15 +177,12 @@ impl Links {
             joining: None,
             receives,
             buffers: 0,
-            completions: Box::new([Completion::BLANK; BATCH]),
-            is_landing: false,
             events: Vec::new(),
             events_at: 0,
             early: Vec::new(),
             placements: WritesInFlight::new(),
             credits_per_class: limits.credits_per_class,
             resumes: fabric.host().is_some(),
-            armed: false,
             polls: 0,
             counters: Stats::default(),
         })
@@ -232,6 +220,16 @@ impl Links {
         self.resumes
     }
 
+    #[inline]
+    pub(super) fn port(&mut self) -> &mut EnginePort {
+        &mut self.port
+    }
+
+    #[inline]
+    pub(super) fn is_armed(&self) -> bool {
+        self.port.is_armed()
+    }
+
     pub(crate) fn waiter(&self) -> Arc<dyn Waiter> {
         self.port.waiter()
     }
@@ -239,25 +237,6 @@ impl Links {
     /// Returns the counters of messages and work requests; all others are zero.
     pub(super) const fn counters(&self) -> Stats {
         self.counters
-    }
-
-    /// Arms the port before a sleep; true if there is work instead.
-    pub(super) fn arm(&mut self) -> bool {
-        self.armed = true;
-        self.port.arm()
-    }
-
-    #[inline]
-    pub(super) fn is_armed(&self) -> bool {
-        self.armed
-    }
-
-    #[inline]
-    pub(super) fn disarm(&mut self) {
-        if self.armed {
-            self.port.disarm();
-            self.armed = false;
-        }
     }
 
     /// Publishes the number of polls.
@@ -272,24 +251,6 @@ impl Links {
 
 /// Arrivals.
 impl Links {
-    /// Polls the port; returns the number of completions, or `None` while earlier ones are processed.
-    pub(super) fn poll_port(&mut self) -> Option<usize> {
-        if std::mem::replace(&mut self.is_landing, true) {
-            return None;
-        }
-        Some(self.port.poll(&mut *self.completions))
-    }
-
-    /// A completion of the last poll.
-    pub(super) fn completion(&self, at: usize) -> Completion {
-        self.completions[at]
-    }
-
-    /// Ends the processing of completions.
-    pub(super) fn landed(&mut self) {
-        self.is_landing = false;
-    }
-
     pub(super) fn decode(&mut self, completion: &Completion) -> Arrival {
         match completion.kind {
             CompletionKind::Receive => self.received(completion),
@@ -388,17 +349,9 @@ impl Links {
 
     /// Reposts the receive of a buffer.
     fn post_receive(&mut self, slot: u64) {
-        let receive = Receive {
-            id: WorkId(slot),
-            queue: self.receives,
-            into: LocalSlice {
-                region: self.messages.id,
-                offset: slot * MESSAGE_SLOT,
-                bytes: MESSAGE_SLOT as u32,
-            },
-        };
-        let posted = self.port.post_receives(&[receive]);
-        debug_assert_eq!(posted.accepted, 1, "the queue has room for every buffer");
+        let (region, bytes) = (self.messages.id, MESSAGE_SLOT as u32);
+        let into = LocalSlice { region, offset: slot * MESSAGE_SLOT, bytes };
+        self.port.post_receive(WorkId(slot), self.receives, into);
     }
 }
 
@@ -409,9 +362,9 @@ impl Links {
     pub(super) fn collect_events(&mut self, at_rendezvous: bool) -> bool {
         debug_assert!(self.events.is_empty(), "all earlier ones were taken");
         self.events_at = if at_rendezvous { AT_RENDEZVOUS } else { 0 };
-        let port = match at_rendezvous {
-            false => Some(&mut self.port),
-            true => self.rendezvous.as_mut().map(|(port, _)| port),
+        let port: Option<&mut dyn Port> = match at_rendezvous {
+            false => Some(&mut *self.port),
+            true => self.rendezvous.as_mut().map(|(port, _)| &mut **port as _),
         };
         if let Some(port) = port {
             port.link_events(&mut self.events);
@@ -499,7 +452,7 @@ impl Links {
     pub(super) fn dial(&mut self, name: &str, hello: &[u8]) -> Result<LinkId, bool> {
         self.port
             .connect(name, hello, self.receives)
-            .map_err(|error| matches!(error, FabricError::NoListener(_)))
+            .map_err(|error| error.code == ErrorCode::NobodyListens)
     }
 
     /// Listens at the rendezvous name.
@@ -559,6 +512,12 @@ impl Links {
         self.push(to, message.class(), Family::Member, &message.encode());
     }
 
+    /// A part of the cache region, or of the home region.
+    pub(super) fn slice(&self, of_cache: bool, offset: u64, bytes: u32) -> LocalSlice {
+        let region = if of_cache { self.regions.cache.id } else { self.regions.home.id };
+        LocalSlice { region, offset, bytes }
+    }
+
     /// Queues the WRITE of a line's bytes.
     pub(super) fn place(&mut self, to: NodeId, placement: LineWrite) {
         self.placements.add(to, placement, self.peers.is_linked(to));
@@ -590,12 +549,13 @@ impl Links {
     /// Posts the bytes of lines that are queued.
     pub(super) fn post_lines(&mut self) -> PostedLines {
         let mut any = false;
-        while !self.placements.is_idle() {
-            let Some(first) = self.waiting(0) else {
-                let to = self.placements.waiting(0).map_or(self.me, |(_, to, _)| to);
+        while let Some((_, to, _)) = self.placements.waiting(0) {
+            let Self { port, placements, peers, .. } = self;
+            let work = |at: usize| line_work(placements.waiting(at)?, peers);
+            let Some(posted) = port.post_batch::<POST>(placements.waiting_count(), work) else {
                 return PostedLines::ToRemoved(to);
             };
-            let posted = self.post_placements(first);
+            self.posted_placements(posted.accepted);
             any |= posted.accepted > 0;
             match (posted.stop, self.placements.waiting(0)) {
                 (None, _) => {}
@@ -608,44 +568,18 @@ impl Links {
         PostedLines::All(any)
     }
 
-    fn post_placements(&mut self, first: PendingLineWrite) -> Posted {
-        let count = self.placements.waiting_count().min(POST);
-        if count == 1 {
-            let posted = self.port.post(&[place(&first)]);
-            return self.posted_placements(posted);
-        }
-        let run = (1..count).take_while(|at| self.waiting(*at).is_some()).count() + 1;
-        let waiting: [PendingLineWrite; POST] =
-            std::array::from_fn(|at| self.waiting(at.min(run - 1)).unwrap_or(first));
-        let works: [Work<'_>; POST] = std::array::from_fn(|at| place(&waiting[at]));
-        let posted = self.port.post(&works[..run]);
-        self.posted_placements(posted)
-    }
-
-    /// The pending placement at index `place`; `None` if its peer has no link.
-    #[inline]
-    fn waiting(&self, place: usize) -> Option<PendingLineWrite> {
-        let (key, to, placement) = self.placements.waiting(place)?;
-        let link = self.peers.get(to)?.link?;
-        let region =
-            if placement.from_cache { self.regions.cache.id } else { self.regions.home.id };
-        let slice = LocalSlice { region, offset: placement.offset, bytes: placement.bytes };
-        Some(PendingLineWrite { key, link, slice, placement })
-    }
-
-    /// Counts posted placements.
-    fn posted_placements(&mut self, posted: Posted) -> Posted {
+    /// Counts the placements of a doorbell.
+    fn posted_placements(&mut self, accepted: usize) {
         self.counters.doorbells += 1;
-        self.counters.work_requests += posted.accepted as u64;
-        for _ in 0..posted.accepted {
+        self.counters.work_requests += accepted as u64;
+        for _ in 0..accepted {
             let Some((_, to, placement)) = self.placements.waiting(0) else {
                 break;
             };
-            self.counters.bytes_placed += u64::from(placement.bytes);
+            self.counters.bytes_placed += u64::from(placement.from.bytes);
             let sent = self.peers.get(to).map_or(0, |peer| peer.messenger.sent_count());
             self.placements.posted(sent);
         }
-        posted
     }
 
     /// Posts the messages that are queued; returns whether the port took any.
@@ -692,28 +626,22 @@ impl Links {
     }
 }
 
-/// A placement with the values of its work request.
-#[derive(Clone, Copy)]
-struct PendingLineWrite {
-    key: WriteKey,
-    link: PeerLink,
-    slice: LocalSlice,
-    placement: LineWrite,
-}
-
-fn place(waiting: &PendingLineWrite) -> Work<'_> {
-    let PendingLineWrite { key, link, slice, placement } = waiting;
-    Work {
+/// Returns the work request of a placement; `None` if its peer has no link.
+#[inline]
+fn line_work<'a>(
+    (key, to, placement): (WriteKey, NodeId, &'a LineWrite),
+    peers: &Peers,
+) -> Option<Work<'a>> {
+    let link = peers.get(to)?.link.as_ref()?;
+    let region = link.region(placement.to_cache);
+    Some(Work {
         id: WorkId(PLACED | key.to_bits()),
         link: link.id,
         flags: WorkFlags { signalled: true, fence: false, awaited: false },
         operation: Operation::Write {
-            source: Source::Gather(std::slice::from_ref(slice)),
-            to: RemoteSlice {
-                region: link.region(placement.to_cache),
-                offset: placement.to_offset,
-            },
+            source: Source::Gather(std::slice::from_ref(&placement.from)),
+            to: RemoteSlice { region, offset: placement.to_offset },
             immediate: None,
         },
-    }
+    })
 }

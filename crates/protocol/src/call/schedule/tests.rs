@@ -44,19 +44,19 @@ impl ScheduleBench {
     }
 
     /// Runs one slice; returns its session.
-    fn slice(&mut self, turn: Turn) -> Option<u32> {
+    fn slice(&mut self, state: RunState) -> Option<u32> {
         let call = self.schedule.next(self.now_ns)?;
         let index = call.session.0 as usize;
         self.now_ns += self.costs_ns[index];
         self.used_ns[index] += self.costs_ns[index];
-        self.schedule.ran(call, self.costs_ns[index], turn);
+        self.schedule.ran(call, self.costs_ns[index], state);
         Some(call.session.0)
     }
 
     fn for_ns(&mut self, ns: u64) -> &[u64] {
         let until_ns = self.now_ns + ns;
         while self.now_ns < until_ns {
-            self.slice(Turn::Ready).unwrap();
+            self.slice(RunState::Ready).unwrap();
         }
         &self.used_ns
     }
@@ -134,11 +134,11 @@ fn calls_of_one_session_take_turns() {
     schedule.ready(call(0, 2), 0);
     for slot in [1, 2, 1, 2] {
         assert_eq!(schedule.next(0), Some(call(0, slot)));
-        schedule.ran(call(0, slot), 1000, Turn::Ready);
+        schedule.ran(call(0, slot), 1000, RunState::Ready);
     }
     schedule.forget(call(0, 1));
     assert_eq!(schedule.next(0), Some(call(0, 2)));
-    schedule.ran(call(0, 2), 1, Turn::Over);
+    schedule.ran(call(0, 2), 1, RunState::Over);
     assert_eq!((schedule.next(0), schedule.is_idle()), (None, true));
 }
 
@@ -148,10 +148,10 @@ fn newly_runnable_flow_runs_next() {
         let mut bench = ScheduleBench::new(schedule(&[(1, sessions), (1, 1)]), &[700; 9]);
         (0..sessions).for_each(|session| bench.ready(session));
         for _ in 0..1000 {
-            bench.slice(Turn::Ready).unwrap();
+            bench.slice(RunState::Ready).unwrap();
         }
         bench.ready(sessions);
-        assert_eq!(bench.slice(Turn::Ready), Some(sessions));
+        assert_eq!(bench.slice(RunState::Ready), Some(sessions));
     }
 }
 
@@ -163,10 +163,10 @@ fn short_calls_wait_for_one_run_of_a_long_call() {
     (0..8).for_each(|session| bench.ready(session));
     bench.for_ns(10_000);
     for _ in 0..1000 {
-        bench.slice(Turn::Ready).unwrap();
+        bench.slice(RunState::Ready).unwrap();
         bench.ready(8);
         let begun_ns = bench.now_ns;
-        while bench.slice(Turn::Ready) != Some(8) {}
+        while bench.slice(RunState::Ready) != Some(8) {}
         assert!(bench.now_ns - begun_ns <= QUANTUM_NS + 400 + 10);
         bench.schedule.forget(call(8, 0));
     }
@@ -176,8 +176,8 @@ fn short_calls_wait_for_one_run_of_a_long_call() {
 fn short_slices_of_one_session_follow_each_other_for_a_quantum() {
     let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[100, 100]);
     (0..2).for_each(|session| bench.ready(session));
-    let turns: Vec<_> = (0..15).map(|_| bench.slice(Turn::Ready).unwrap()).collect();
-    assert_eq!(turns, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
+    let states: Vec<_> = (0..15).map(|_| bench.slice(RunState::Ready).unwrap()).collect();
+    assert_eq!(states, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -186,14 +186,14 @@ fn lag_outlasts_idle_moments_of_others() {
         let mut bench = ScheduleBench::new(schedule(tenants_of), &[20_000_000, 500]);
         bench.ready(1);
         bench.ready(0);
-        while bench.slice(Turn::Ready) != Some(0) {}
+        while bench.slice(RunState::Ready) != Some(0) {}
         bench.costs_ns[0] = 500;
         // The other flow has nothing to run for a moment, in which the one with the lag runs.
-        while bench.slice(Turn::Over) != Some(1) {}
-        assert_eq!(bench.slice(Turn::Ready), Some(0));
+        while bench.slice(RunState::Over) != Some(1) {}
+        assert_eq!(bench.slice(RunState::Ready), Some(0));
         bench.ready(1);
         let others_ns = bench.used_ns[1];
-        while bench.slice(Turn::Ready) == Some(1) {}
+        while bench.slice(RunState::Ready) == Some(1) {}
         assert_near(bench.used_ns[1] - others_ns, 20_000_000, 4_000);
     }
 }
@@ -203,9 +203,9 @@ fn lag_is_kept_by_a_flow_that_leaves_and_returns() {
     let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[1 << 40, 500]);
     bench.ready(0);
     bench.ready(1);
-    assert_eq!(bench.slice(Turn::Over), Some(0));
+    assert_eq!(bench.slice(RunState::Over), Some(0));
     bench.ready(0);
-    while bench.slice(Turn::Ready) == Some(1) {}
+    while bench.slice(RunState::Ready) == Some(1) {}
     assert_near(bench.used_ns[1], DEBT_NS_MAX, 2 * QUANTUM_NS);
 }
 
@@ -237,11 +237,11 @@ fn flow_below_its_share_gets_all_requested_time() {
     let mut bench = ScheduleBench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
     bench.ready(0);
     for _ in 0..1000 {
-        assert_eq!(bench.slice(Turn::Ready), Some(0));
+        assert_eq!(bench.slice(RunState::Ready), Some(0));
         bench.ready(1);
         for left in (0..100).rev() {
-            let turn = if left == 0 { Turn::Over } else { Turn::Ready };
-            assert_eq!(bench.slice(turn), Some(1));
+            let state = if left == 0 { RunState::Over } else { RunState::Ready };
+            assert_eq!(bench.slice(state), Some(1));
         }
     }
 }
@@ -252,7 +252,7 @@ fn reopening(mut bench: ScheduleBench) -> Vec<u64> {
     for _ in 0..1000 {
         bench.schedule.open(Session(0), 0);
         bench.ready(0);
-        while bench.slice(Turn::Ready) != Some(0) {}
+        while bench.slice(RunState::Ready) != Some(0) {}
         bench.schedule.close(Session(0));
     }
     bench.used_ns
@@ -278,10 +278,10 @@ fn canary_a_session_that_sheds_its_debt_is_found() {
 fn work_outside_calls_is_charged() {
     let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[500, 500]);
     bench.ready(1);
-    bench.slice(Turn::Ready);
+    bench.slice(RunState::Ready);
     bench.schedule.charge(Session(0), 1_000_000);
     bench.ready(0);
-    while bench.slice(Turn::Ready) == Some(1) {}
+    while bench.slice(RunState::Ready) == Some(1) {}
     assert_near(bench.used_ns[1], 1_000_000, 2 * QUANTUM_NS);
 }
 
@@ -294,15 +294,15 @@ fn a_tenant_that_has_used_up_its_time_waits_for_more() {
     schedule.open(Session(1), 1);
     schedule.ready(call(0, 0), 0);
     assert_eq!(schedule.next(0), Some(call(0, 0)));
-    schedule.ran(call(0, 0), BURST_NS + 1_000_000, Turn::Ready);
+    schedule.ran(call(0, 0), BURST_NS + 1_000_000, RunState::Ready);
     assert_eq!((schedule.next(0), schedule.is_idle()), (None, false));
     let at = schedule.wakes_at_ns().unwrap();
     assert!((10_000_000..10_000_100).contains(&at), "{at}: a tenth of the time");
     schedule.ready(call(1, 0), 0);
     assert_eq!(schedule.next(0), Some(call(1, 0)), "others are not disturbed");
-    schedule.ran(call(1, 0), 1, Turn::Over);
+    schedule.ran(call(1, 0), 1, RunState::Over);
     assert_eq!(schedule.next(at), Some(call(0, 0)));
-    schedule.ran(call(0, 0), BURST_NS, Turn::Ready);
+    schedule.ran(call(0, 0), BURST_NS, RunState::Ready);
     assert_eq!(schedule.next(at), None);
     schedule.forget(call(0, 0));
     assert_eq!((schedule.is_idle(), schedule.wakes_at_ns()), (true, None));
@@ -343,7 +343,7 @@ fn next_without_ran_gives_each_call_once() {
     assert_eq!(schedule.next(0), Some(call(0, 0)));
     assert_eq!(schedule.next(0), Some(call(1, 0)));
     assert_eq!((schedule.next(0), schedule.is_idle()), (None, true));
-    schedule.ran(call(0, 0), 10, Turn::Ready);
+    schedule.ran(call(0, 0), 10, RunState::Ready);
     assert_eq!(schedule.next(0), Some(call(0, 0)));
 }
 
@@ -358,7 +358,7 @@ fn answered_call_may_be_charged_later() {
                 if early {
                     schedule.forget(call(session, 0));
                 }
-                schedule.ran(call(session, 0), 700, Turn::Over);
+                schedule.ran(call(session, 0), 700, RunState::Over);
             }
             assert!(schedule.is_idle());
             schedule

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most polls of a short call. One in which it arrives, those in which the other caller has its share, and one in
 /// which its answer is sent.
-const TURNS_MAX: usize = 8;
+const POLLS_MAX: usize = 8;
 /// Most slices of a poll, during which no events are handled here, since all run on one thread: 8 us of them.
 const SLICES_MAX: usize = 8_000 / TICK_NS as usize + 1;
 const REGION_BYTES: u64 = 1 << 20;
@@ -74,43 +74,43 @@ impl Three {
         let fabric: Arc<dyn Fabric> =
             Arc::new(Ticking { inner: MemFabric::new(), ticks: AtomicU64::new(0) });
         let options = ServerOptions::default();
-        let mut server = CallServer::listen(&fabric, "turns", &options).unwrap();
+        let mut server = CallServer::listen(&fabric, "polls", &options).unwrap();
         server.make_region(0, REGION_BYTES, Access::ALL).unwrap();
-        let begin = || Caller::begin(&fabric, "turns", &CallerOptions::default()).unwrap();
+        let begin = || Caller::begin(&fabric, "polls", &CallerOptions::default()).unwrap();
         let (mut quick, mut other) = (begin(), begin());
         while !quick.is_connected() || !other.is_connected() {
-            server.turn();
-            quick.turn().unwrap();
-            other.turn().unwrap();
+            server.progress();
+            quick.progress().unwrap();
+            other.progress().unwrap();
         }
         let short = register(&mut server, &mut quick, b".program short\nr0 = 7\nexit").remove(0);
         Self { fabric, server, quick, other, short }
     }
 
-    /// Runs a short call; fails unless it is answered within [`TURNS_MAX`] polls.
+    /// Runs a short call; fails unless it is answered within [`POLLS_MAX`] polls.
     fn short_call(&mut self, beside: &str) {
         let ticket = self.quick.invoke(&self.short, &[], CallOptions::new()).unwrap().unwrap();
-        for _ in 0..TURNS_MAX {
-            self.quick.turn().unwrap();
-            self.server.turn();
-            self.quick.turn().unwrap();
+        for _ in 0..POLLS_MAX {
+            self.quick.progress().unwrap();
+            self.server.progress();
+            self.quick.progress().unwrap();
             if let Some(answer) = self.quick.poll(ticket) {
                 assert_eq!(answer.unwrap().result, 7, "during {beside}");
                 return;
             }
         }
-        panic!("during {beside} a short call takes more than {TURNS_MAX} polls");
+        panic!("during {beside} a short call takes more than {POLLS_MAX} polls");
     }
 }
 
 fn register(server: &mut CallServer, caller: &mut Caller, object: &[u8]) -> Vec<Program> {
     while !caller.begin_register(object).unwrap() {
-        server.turn();
-        caller.turn().unwrap();
+        server.progress();
+        caller.progress().unwrap();
     }
     loop {
-        caller.turn().unwrap();
-        server.turn();
+        caller.progress().unwrap();
+        server.progress();
         if let Some(programs) = caller.registered() {
             return programs.unwrap();
         }
@@ -127,7 +127,7 @@ fn long_registration_does_not_delay_other_callers() {
     assert!(three.other.begin_register(LONG_PROOF).unwrap());
     let mut answered = 0;
     let programs = loop {
-        three.other.turn().unwrap();
+        three.other.progress().unwrap();
         if let Some(programs) = three.other.registered() {
             break programs.unwrap();
         }
@@ -136,7 +136,7 @@ fn long_registration_does_not_delay_other_callers() {
     };
     assert_eq!(programs[0].name, "long_proof");
     // A slice walks 64 instructions at most.
-    assert!(answered >= 100_000 / 64 / SLICES_MAX / TURNS_MAX, "only {answered} calls meanwhile");
+    assert!(answered >= 100_000 / 64 / SLICES_MAX / POLLS_MAX, "only {answered} calls meanwhile");
 }
 
 #[test]
@@ -144,13 +144,13 @@ fn caller_leaving_during_registration_is_cleaned_up() {
     let mut three = Three::new();
     assert!(three.other.begin_register(LONG_PROOF).unwrap());
     for _ in 0..10 {
-        three.other.turn().unwrap();
-        three.server.turn();
+        three.other.progress().unwrap();
+        three.server.progress();
     }
     assert!(three.other.registered().is_none(), "it takes longer");
     drop(three.other);
     while three.server.sessions() > 1 {
-        three.server.turn();
+        three.server.progress();
     }
     assert_eq!(three.server.programs(), 1);
     // The same slot serves the next registration.
@@ -178,7 +178,7 @@ fn helpers_with_long_buffers_do_not_delay_other_callers() {
         let ticket = three.other.invoke(&long, &[], CallOptions::new()).unwrap().unwrap();
         let mut answered = 0;
         let answer = loop {
-            three.other.turn().unwrap();
+            three.other.progress().unwrap();
             if let Some(answer) = three.other.poll(ticket) {
                 break answer.unwrap();
             }
@@ -187,7 +187,7 @@ fn helpers_with_long_buffers_do_not_delay_other_callers() {
         };
         assert_eq!(answer.result, 1, "{helper}");
         // Slices adapt to 128 bytes of the call's own memory, or 512 of other memory.
-        let least = 65_536 / 512 / SLICES_MAX / TURNS_MAX;
+        let least = 65_536 / 512 / SLICES_MAX / POLLS_MAX;
         assert!(answered > least && least > 1, "{helper}: only {answered} calls meanwhile");
     }
 }
@@ -201,15 +201,15 @@ fn lock_is_busy_after_a_hundred_milliseconds() {
     // The word never changes.
     let parameters = programs::parameters(&[0, u64::MAX]);
     let held = three.other.invoke(&holds, &parameters, CallOptions::new()).unwrap().unwrap();
-    for _ in 0..TURNS_MAX {
-        three.other.turn().unwrap();
-        three.server.turn();
+    for _ in 0..POLLS_MAX {
+        three.other.progress().unwrap();
+        three.server.progress();
     }
     let ticket = three.quick.invoke(&waits, &parameters, CallOptions::new()).unwrap().unwrap();
     let begun_ns = three.fabric.time_ns();
     let answer = loop {
-        three.quick.turn().unwrap();
-        three.server.turn();
+        three.quick.progress().unwrap();
+        three.server.progress();
         if let Some(answer) = three.quick.poll(ticket) {
             break answer.unwrap();
         }
@@ -218,6 +218,6 @@ fn lock_is_busy_after_a_hundred_milliseconds() {
     let waited_ns = three.fabric.time_ns() - begun_ns;
     assert_eq!(answer.result, status::BUSY as u64);
     assert!((100_000_000..101_000_000).contains(&waited_ns), "{waited_ns} ns");
-    three.other.turn().unwrap();
+    three.other.progress().unwrap();
     assert!(three.other.poll(held).is_none(), "it still has the lock");
 }
