@@ -6,12 +6,12 @@
 //! order; on such fabrics words are used only if completed WRITEs have been placed
 //! ([`Shape::fit`](super::Shape::fit)).
 
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{ChannelMutant, mutant};
 use super::effects::{Effects, Name, Notify};
 use super::half::{Checked, Own, OwnRegions, Peer, PeerRegions, Step, own as reach};
 use super::shape::Acknowledge;
 use crate::wire::Violation;
-use farside_base::{LocalSlice, Memory, RemoteSlice};
+use farside_base::{LocalSlice, Memory, Planted, RemoteSlice};
 
 /// The name of an acknowledgement at the receiver, and of a READ of the tail at the sender. Halves use other names
 /// for all other requests.
@@ -165,7 +165,7 @@ pub(super) struct Acknowledger {
     flying: bool,
     /// Another one has to follow it at once.
     due: bool,
-    canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Acknowledger {
@@ -184,13 +184,8 @@ impl Acknowledger {
             Acknowledge::Message if capacity > 0 => capacity.div_ceil(receives as u64),
             Acknowledge::Message | Acknowledge::Word | Acknowledge::ReadTail => 1,
         };
-        let (done, told, flying, due, canary) = (0, 0, false, false, ChannelCanary::NONE);
-        Self { way, peer, unit, threshold, worth, word, done, told, flying, due, canary }
-    }
-
-    #[cfg(canary)]
-    pub(super) const fn set_canary(&mut self, canary: ChannelCanary) {
-        self.canary = canary;
+        let (done, told, flying, due, mutant) = (0, 0, false, false, Planted::NONE);
+        Self { way, peer, unit, threshold, worth, word, done, told, flying, due, mutant }
     }
 
     /// The position up to which the sender may know that messages are processed.
@@ -240,7 +235,7 @@ impl Acknowledger {
     /// flight has completed.
     pub(super) fn now(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.done - self.told >= self.worth {
-            self.due = self.flying && !self.canary.is(ChannelMutant::AcknowledgementForgotten);
+            self.due = self.flying && !mutant!(self, AcknowledgementForgotten);
             self.tell(to, effects);
         }
     }

@@ -2,8 +2,6 @@
 //! their sender also have a start and the records that they hold ([`ReaderPosition`]).
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::canary::ChannelCanary;
-#[cfg(canary)]
 use super::canary::ChannelMutant;
 use super::effects::{Effects, Name};
 use super::half::{
@@ -14,7 +12,7 @@ use super::readers::{START_COPY, STEP};
 use super::releases::Releases;
 use super::shape::{Acknowledge, Shape};
 use crate::wire::Violation;
-use farside_base::{LocalSlice, Memory, RemoteSlice};
+use farside_base::{LocalSlice, Memory, Planted, RemoteSlice};
 
 /// The name of every receive: they are all alike.
 const RECEIVE: Name = Name(0);
@@ -34,7 +32,7 @@ pub(super) struct InboundPeer {
     /// The number of receives kept posted.
     pub(super) receives: u32,
     pub(super) acknowledger: Acknowledger,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl InboundPeer {
@@ -51,7 +49,7 @@ impl InboundPeer {
             message_bytes_max: shape.message_bytes_max,
             receives,
             acknowledger: Acknowledger::new(shape.acknowledge, Peer::ONLY, unit, 0, capacity),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -100,8 +98,8 @@ pub(super) trait ReceiveHalf: Sized {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         if let Some(inbound) = self.inbound() {
-            inbound.canary = ChannelCanary::new(mutant);
-            inbound.acknowledger.set_canary(inbound.canary);
+            inbound.mutant = Planted::new(mutant);
+            inbound.acknowledger.mutant = inbound.mutant;
         }
         self
     }

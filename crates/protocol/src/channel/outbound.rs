@@ -2,7 +2,7 @@
 //! words around it.
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{ChannelMutant, mutant};
 use super::effects::{Effects, InlineWrite, Name, Notify};
 use super::half::{
     Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
@@ -10,7 +10,7 @@ use super::half::{
 };
 use super::shape::{Acknowledge, Shape};
 use super::window::Window;
-use farside_base::{LocalSlice, Memory, OutOfBounds, RemoteSlice};
+use farside_base::{LocalSlice, Memory, OutOfBounds, Planted, RemoteSlice};
 
 /// The size of a bell or length in bytes.
 const WORD: u64 = 8;
@@ -85,7 +85,7 @@ pub(super) struct Outbound {
     pub(super) head: u64,
     pub(super) progress: Progress,
     pub(super) window: Window,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Outbound {
@@ -105,7 +105,7 @@ impl Outbound {
             head: 0,
             progress: Progress::new(way, Peer::ONLY, unit, PROGRESS),
             window: Window::default(),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -242,7 +242,7 @@ pub(super) trait PushSender: Sized {
 
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.outbound().canary = ChannelCanary::new(mutant);
+        self.outbound().mutant = Planted::new(mutant);
         self
     }
 
@@ -321,7 +321,7 @@ pub(super) trait PushSender: Sized {
 
     fn ask_progress(&mut self, effects: &mut Effects) {
         let outbound = self.outbound();
-        let asks = !outbound.canary.is(ChannelMutant::TailNotAsked);
+        let asks = !mutant!(outbound, TailNotAsked);
         if let Some(to) = outbound.living().filter(|_| asks) {
             outbound.progress.fetch(&to, &outbound.regions, effects);
         }

@@ -10,7 +10,7 @@
 //! memory, so a number may be reused only after, for example, an `advance`.
 
 use super::acknowledge::Progress;
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{ChannelMutant, mutant};
 use super::effects::Effects;
 use super::half::{
     Accepted, Checked, HalfRefusal, Own, OwnRegions, Peer, PeerRegions, Step, own as reach,
@@ -18,7 +18,7 @@ use super::half::{
 use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
 use alloc::vec::Vec;
-use farside_base::{Access, Memory, OutOfBounds, RemoteSlice};
+use farside_base::{Access, Memory, OutOfBounds, Planted, RemoteSlice};
 
 /// The sender's bytes for each reader.
 pub(super) const STEP: u64 = 16;
@@ -120,7 +120,7 @@ pub(super) struct Readers {
     /// The head at the last poll: an idle sender asks for the last acknowledgements.
     rested: u64,
     accused: Peer,
-    canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Readers {
@@ -138,13 +138,8 @@ impl Readers {
             tail: 0,
             rested: 0,
             accused: Peer::ONLY,
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
-    }
-
-    #[cfg(canary)]
-    pub(super) const fn set_canary(&mut self, canary: ChannelCanary) {
-        self.canary = canary;
     }
 
     /// Connects a reader, which begins at `head`.
@@ -169,7 +164,7 @@ impl Readers {
         }
         *reader = Some(ReaderState { regions, progress });
         self.ever = true;
-        let start = if self.canary.is(ChannelMutant::WrongStart) { 0 } else { head };
+        let start = if mutant!(self, WrongStart) { 0 } else { head };
         reach(own.bells.store_word(word + 8, head))?;
         reach(own.bells.store_word(word, start + 1))?;
         self.measure(head);
@@ -198,7 +193,7 @@ impl Readers {
 
     fn measure(&mut self, head: u64) {
         let tails = self.readers.iter().flatten().map(|reader| reader.progress.tail());
-        let tail = if self.canary.is(ChannelMutant::StaleTail) { tails.max() } else { tails.min() };
+        let tail = if mutant!(self, StaleTail) { tails.max() } else { tails.min() };
         self.tail = tail.unwrap_or(head);
     }
 

@@ -1,7 +1,7 @@
 //! Senders whose messages stay in their own memory until all their readers have READ them.
 
 use super::acknowledge::ACKNOWLEDGEMENT;
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{ChannelMutant, mutant};
 use super::effects::{Effects, InlineWrite, Name};
 use super::half::{
     Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
@@ -9,7 +9,7 @@ use super::half::{
 };
 use super::readers::{Bells, Readers};
 use super::shape::Shape;
-use farside_base::{LocalSlice, Memory};
+use farside_base::{LocalSlice, Memory, Planted};
 
 /// The messages of a sender, and its readers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Store {
     pub(super) head: u64,
     /// The number of bytes lent for it.
     loan: Option<u32>,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Store {
@@ -38,14 +38,14 @@ impl Store {
             capacity,
             head: 0,
             loan: None,
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// Whether a record fits besides what the slowest reader has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
+        let extra = if mutant!(self, CreditOffByOne) { record } else { 0 };
         self.head + record - self.readers.tail() <= self.capacity + extra
     }
 
@@ -109,8 +109,8 @@ pub(super) trait PullSender: Sized {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         let store = self.store();
-        store.canary = ChannelCanary::new(mutant);
-        store.readers.set_canary(store.canary);
+        store.mutant = Planted::new(mutant);
+        store.readers.mutant = store.mutant;
         self
     }
 
@@ -170,7 +170,7 @@ pub(super) trait PullSender: Sized {
         let (bytes, offset) = (payload.bytes() as u32, self.offset());
         let record = self.record(bytes);
         let missing = |_| HalfRefusal::NoSuch("memory of the bell");
-        let early = self.store().canary.is(ChannelMutant::BellBeforeData);
+        let early = mutant!(self.store(), BellBeforeData);
         if early {
             self.store().head += record;
             self.flush(step);

@@ -1,6 +1,6 @@
 //! The sender of indirect reads: it WRITEs each message to the destination that the receiver has requested.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::Effects;
 use super::super::half::{
     Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, own as reach,
@@ -120,7 +120,7 @@ impl PushSender for IndirectSender {
     #[inline]
     fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
         let (to, bytes, offset) = self.room(payload, step.own)?;
-        let early = self.out.canary.is(ChannelMutant::BellBeforeData);
+        let early = mutant!(self.out, BellBeforeData);
         if early {
             self.ring(bytes, &to, step.effects);
         }

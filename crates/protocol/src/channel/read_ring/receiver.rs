@@ -1,7 +1,7 @@
 //! A reader of a ring.
 
 #[cfg(canary)]
-use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::canary::{ChannelMutant, mutant};
 use super::super::effects::Name;
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
@@ -219,8 +219,8 @@ impl ReceiveHalf for ReadRingReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         let inbound = &mut self.position.inbound;
-        inbound.canary = ChannelCanary::new(mutant);
-        if inbound.receives > 0 && inbound.canary.is(ChannelMutant::LateNoticeForgotten) {
+        inbound.mutant = farside_base::Planted::new(mutant);
+        if inbound.receives > 0 && mutant!(inbound, LateNoticeForgotten) {
             inbound.receives = self.notices_max;
         }
         self

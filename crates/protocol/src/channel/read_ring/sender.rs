@@ -1,6 +1,6 @@
 //! The sender of a read ring.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{Checked, Completed, OwnRegions, Peer, Step, own as reach};
@@ -107,8 +107,7 @@ impl ReadRingSender {
             notices.told = head;
             notices.count += 1;
             // Words are read in order of their offsets: a reader that acknowledges one has read it.
-            let arrived = self.signal == Signal::Word
-                || self.store.canary.is(ChannelMutant::LateNoticeForgotten);
+            let arrived = self.signal == Signal::Word || mutant!(self.store, LateNoticeForgotten);
             notices.open.push_back(Notice { number, head, arrived });
         }
         waits
@@ -174,7 +173,7 @@ impl PullSender for ReadRingSender {
                 bell
             }
         };
-        let unset = !self.store.canary.is(ChannelMutant::NextBellNotUnset);
+        let unset = !mutant!(self.store, NextBellNotUnset);
         if self.form.beside() > 0 && unset {
             reach(own.buffer.store_word(self.place.offset(next), 0))?;
         }

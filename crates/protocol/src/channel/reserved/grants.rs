@@ -1,6 +1,6 @@
 //! Grants of mailboxes to senders.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::{Effects, Notify};
 use super::super::half::{Checked, Peer};
 use super::super::shape::Signal;
@@ -45,7 +45,7 @@ impl ReservedReceiver {
             (self.waiting.front().copied(), self.free.front().copied())
         {
             self.waiting.pop_front();
-            if !self.canary.is(ChannelMutant::SlotGrantedTwice) {
+            if !mutant!(self, SlotGrantedTwice) {
                 self.free.pop_front();
             }
             let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {

@@ -1,6 +1,6 @@
 //! The receiver of messages in a pool of mailboxes.
 
-use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::canary::{ChannelMutant, mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer,
@@ -13,7 +13,7 @@ use super::{RECEIVES, REQUEST, REQUESTS, WORD, step_bytes};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::Memory;
+use farside_base::{Memory, Planted};
 
 /// The name of WRITEs of states.
 pub(super) const NAME: Name = Name(0);
@@ -84,7 +84,7 @@ pub struct ReservedReceiver {
     pub(super) granted: VecDeque<u32>,
     /// Mailboxes with messages that the program has not received (messages).
     pub(super) ready: VecDeque<u32>,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl ReservedReceiver {
@@ -104,7 +104,7 @@ impl ReservedReceiver {
             waiting: VecDeque::with_capacity(peers),
             granted: VecDeque::with_capacity(slots),
             ready: VecDeque::with_capacity(slots),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -173,7 +173,7 @@ impl ReservedReceiver {
 
     /// Frees a mailbox.
     fn give_back<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) {
-        if self.signal == Signal::Word && !self.canary.is(ChannelMutant::BellNotCleared) {
+        if self.signal == Signal::Word && !mutant!(self, BellNotCleared) {
             let cleared = own.buffer.store_word(self.bell(slot), 0);
             debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
         }
@@ -187,7 +187,7 @@ impl ReservedReceiver {
 impl ReceiveHalf for ReservedReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 

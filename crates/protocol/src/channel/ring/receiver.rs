@@ -1,6 +1,6 @@
 //! The receiver of a ring.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::half::{
     Accepted, Arrival, Checked, Content, HeldMessage, Own, OwnRegions, Peer, Received, Step,
     WRONG_LENGTH, own as reach,
@@ -92,7 +92,7 @@ impl RingReceiver {
             }
             RingBell::InlinedZeroing => {
                 let full = self.next - self.releases.tail() >= self.ring_bytes;
-                if full && !self.inbound.canary.is(ChannelMutant::HeldTakenForNew) {
+                if full && !mutant!(self.inbound, HeldTakenForNew) {
                     return Ok(None); // the oldest held message is at this offset
                 }
                 let first = self.place.up(self.next);
@@ -104,7 +104,7 @@ impl RingReceiver {
                 let bytes = self.length(word)?;
                 let last = first + self.bell.record(bytes) - WORD;
                 match reach(own.buffer.load_word(last))? {
-                    0 if !self.inbound.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
+                    0 if !mutant!(self.inbound, TrailerUnchecked) => Ok(None),
                     0 | 1 => Ok(Some((self.next, last - u64::from(bytes), bytes))),
                     _ => Err(Violation("a last word that is neither zero nor one")),
                 }
@@ -124,7 +124,7 @@ impl RingReceiver {
         (start, end): (u64, u64),
         step: &mut Step<'_, M>,
     ) {
-        if bell == RingBell::InlinedZeroing && !self.inbound.canary.is(ChannelMutant::NotZeroed) {
+        if bell == RingBell::InlinedZeroing && !mutant!(self.inbound, NotZeroed) {
             let cleared = step.own.buffer.clear(self.place.up(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
@@ -159,7 +159,7 @@ impl RingReceiver {
 
     fn look_detached<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<(u64, u64, u32)>> {
         if self.head == self.next {
-            let upon_tail = self.inbound.canary.is(ChannelMutant::HeadUponTail);
+            let upon_tail = mutant!(self.inbound, HeadUponTail);
             let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
             // A sender with its WRITEs in order never sends a bell below the one seen.
             let ahead = head.wrapping_sub(self.releases.tail());

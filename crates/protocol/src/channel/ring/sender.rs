@@ -1,6 +1,6 @@
 //! The sender of a ring.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::{InlineWrite, Notify};
 use super::super::half::{
     Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, Sending, Step,
@@ -55,7 +55,7 @@ impl RingSender {
     /// Whether a record fits besides what the receiver has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.out.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
+        let extra = if mutant!(self.out, CreditOffByOne) { record } else { 0 };
         let used = self.out.head + record + self.bell.beside() - self.out.progress.tail();
         let receives = self.receives.len() < self.receives_max as usize;
         used <= self.ring_bytes + extra && (self.bell != RingBell::Immediate || receives)
@@ -115,8 +115,8 @@ impl RingSender {
                 Frame { before: length, padding, after: FrameWord::One, ..Frame::BARE }
             }
             RingBell::Inlined => {
-                let set = matches!(payload, Payload::Bytes(_))
-                    && self.out.canary.is(ChannelMutant::NextBellNotUnset);
+                let set =
+                    matches!(payload, Payload::Bytes(_)) && mutant!(self.out, NextBellNotUnset);
                 let next = u64::from_le_bytes([1; 8]);
                 let before = if set { FrameWord::Word(next) } else { FrameWord::Zero };
                 Frame { before, padding, after: length, ..Frame::BARE }
@@ -173,7 +173,7 @@ impl PushSender for RingSender {
     fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
         let to = self.room(payload, step)?;
         let record = self.bell.record(to.1);
-        if self.out.canary.is(ChannelMutant::BellBeforeData) && self.bell == RingBell::Detached {
+        if mutant!(self.out, BellBeforeData) && self.bell == RingBell::Detached {
             self.out.head += record;
             self.flush(step);
             self.out.head -= record;
@@ -228,7 +228,7 @@ impl PushSender for RingSender {
         }
         if let Some(to) = self.out.living() {
             self.told = self.out.head;
-            let upon_tail = self.out.canary.is(ChannelMutant::HeadUponTail);
+            let upon_tail = mutant!(self.out, HeadUponTail);
             let offset = if upon_tail { 0 } else { HEAD };
             self.out.write_word(&to, offset, self.out.head, step.effects);
         }

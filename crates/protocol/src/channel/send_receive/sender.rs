@@ -1,6 +1,6 @@
 //! The sender of messages into posted receives.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::{Effects, Notify};
 use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, Peer, Step};
 use super::super::kind::Kind;
@@ -32,7 +32,7 @@ impl TwoSidedSender {
     /// Whether a receive is known to be posted for one more message.
     #[inline]
     fn has_credit(&self) -> bool {
-        let extra = u64::from(self.out.canary.is(ChannelMutant::CreditOffByOne));
+        let extra = u64::from(mutant!(self.out, CreditOffByOne));
         self.out.head - self.out.progress.tail() < u64::from(self.credits) + extra
     }
 

@@ -1,6 +1,6 @@
 //! The receiver of a shared ring.
 
-use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::canary::{ChannelMutant, mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HeldMessage, Own, OwnRegions, Peer,
@@ -14,7 +14,7 @@ use super::repair::Repair;
 use super::{Layout, RingWords, SharedRingBell, TAIL, WORD, header};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
-use farside_base::Memory;
+use farside_base::{Memory, Planted};
 
 /// A message that is in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,7 +47,7 @@ pub struct SharedRingReceiver {
     /// The tail that senders can READ.
     told: u64,
     repair: Repair,
-    canary: ChannelCanary,
+    mutant: Planted<ChannelMutant>,
 }
 
 impl SharedRingReceiver {
@@ -64,7 +64,7 @@ impl SharedRingReceiver {
             receives,
             told: 0,
             repair: Repair::new(shape),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -102,7 +102,7 @@ impl SharedRingReceiver {
         }
         let last = first + record - WORD;
         match reach(own.buffer.load_word(last))? {
-            0 if !self.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
+            0 if !mutant!(self, TrailerUnchecked) => Ok(None),
             0 | 1 => {
                 let offset = last - u64::from(bytes);
                 if !self.releases.hold(self.next, self.next + record) {
@@ -123,7 +123,7 @@ impl SharedRingReceiver {
             return Ok(false);
         }
         let (gap, next) = self.releases.gap();
-        let Some(vacant) = self.repair.vacant(gap, self.canary, step)? else {
+        let Some(vacant) = self.repair.vacant(gap, step)? else {
             return Ok(false);
         };
         let end = next.map_or(vacant, |next| vacant.min(next));
@@ -155,7 +155,8 @@ impl SharedRingReceiver {
 impl ReceiveHalf for SharedRingReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
+        self.repair.mutant = self.mutant;
         self
     }
 
@@ -217,9 +218,7 @@ impl ReceiveHalf for SharedRingReceiver {
     #[inline]
     fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let (start, end) = self.releases.release(held)?;
-        if self.layout.bell == SharedRingBell::InlinedZeroing
-            && !self.canary.is(ChannelMutant::NotZeroed)
-        {
+        if self.layout.bell == SharedRingBell::InlinedZeroing && !mutant!(self, NotZeroed) {
             let cleared = step.own.buffer.clear(self.layout.place(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }

@@ -1,7 +1,7 @@
 //! A sender of a shared ring.
 
 use super::super::acknowledge::ACKNOWLEDGEMENT;
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
@@ -120,7 +120,7 @@ impl SharedRingSender {
     #[inline]
     fn fits(&self, position: u64, bytes: u32) -> bool {
         position + self.layout.record(bytes) <= self.out.progress.tail() + self.layout.ring_bytes
-            || self.out.canary.is(ChannelMutant::TailUnchecked)
+            || mutant!(self.out, TailUnchecked)
     }
 
     /// Writes the reserved messages that have room; false if one has none.
@@ -176,7 +176,7 @@ impl SharedRingSender {
         let Some((gap, number)) = self.query.zip(self.number) else {
             return;
         };
-        if self.fetching > 0 && !self.out.canary.is(ChannelMutant::AnswersWhileFetching) {
+        if self.fetching > 0 && !mutant!(self.out, AnswersWhileFetching) {
             return;
         }
         self.query = None;

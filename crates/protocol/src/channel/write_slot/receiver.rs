@@ -1,6 +1,6 @@
 //! The receiver of messages in mailboxes of one sender.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::half::{
     Accepted, Arrival, Checked, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer, Received,
     Step, WRONG_LENGTH, own as reach,
@@ -255,7 +255,7 @@ impl ReceiveHalf for MailboxReceiver {
         let slot = message.slot;
         if self.how == MailboxBell::Inlined {
             let (memory, at) = self.bell_of(slot, step.own);
-            if !self.inbound.canary.is(ChannelMutant::BellNotCleared) {
+            if !mutant!(self.inbound, BellNotCleared) {
                 let cleared = memory.store_word(at, 0);
                 debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
             }
