@@ -7,11 +7,11 @@
 //! ([`Shape::fit`](super::Shape::fit)).
 
 use super::canary::{ChannelMutant, mutant};
-use super::effects::{Effects, Name, Notify};
-use super::half::{Checked, Own, OwnRegions, Peer, PeerRegions, Step, own as reach};
-use super::shape::Acknowledge;
+use super::effects::{Effects, Name, Notify, Peer};
+use super::half::{Checked, Own, OwnRegions, PeerRegions, Step, own as reach};
+use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
-use farside_base::{LocalSlice, Memory, Planted, RemoteSlice};
+use farside_base::{Access, LocalSlice, Memory, Planted, RemoteSlice};
 
 /// The name of an acknowledgement at the receiver, and of a READ of the tail at the sender. Halves use other names
 /// for all other requests.
@@ -27,6 +27,26 @@ pub(super) const RECEIVES: u32 = 8;
 /// the messages that the sender may have in flight, so two complete within what it sends without an acknowledgement,
 /// and a third one has begun before.
 const MUSTS: u32 = 3;
+
+impl MemoryPlan {
+    /// Adds the receives for acknowledgements by message.
+    pub(super) const fn with_acknowledgements(self, shape: &Shape) -> Self {
+        let receives = match shape.acknowledge {
+            Acknowledge::Message => RECEIVES,
+            Acknowledge::Word | Acknowledge::ReadTail => 0,
+        };
+        Self { receives: self.receives + receives, ..self }
+    }
+
+    /// Lets the sender READ the tail among the bells, if acknowledgements work that way.
+    pub(super) const fn with_tail(self, shape: &Shape) -> Self {
+        let access = match shape.acknowledge {
+            Acknowledge::ReadTail => self.bells_access.with(Access::READ),
+            Acknowledge::Word | Acknowledge::Message => self.bells_access,
+        };
+        Self { bells_access: access, ..self }
+    }
+}
 
 /// A receiver's progress, as its sender knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

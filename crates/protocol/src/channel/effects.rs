@@ -2,10 +2,18 @@
 //! into work of the fabric, in order, and clears the lists. They keep their capacity, so that nothing is allocated
 //! once they have reached their maximum length.
 
-use super::half::Peer;
 use alloc::vec::Vec;
 use core::ops::Range;
 use farside_base::{LocalSlice, Operation, RemoteSlice, Source};
+
+/// The number of a peer of a half, below `Shape::peers_max`. For a half with one peer it is [`Peer::ONLY`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Peer(pub u16);
+
+impl Peer {
+    /// The peer of a half with only one.
+    pub const ONLY: Self = Self(0);
+}
 
 /// A half's identifier of one of its requests or receives; returned with its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -3,10 +3,10 @@
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::canary::{ChannelMutant, mutant};
-use super::effects::{Effects, InlineWrite, Name, Notify};
+use super::effects::{Effects, InlineWrite, Name, Notify, Peer};
 use super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Sending, Step,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
+    Sending, Step,
 };
 use super::shape::{Acknowledge, Shape};
 use super::window::Window;
@@ -78,7 +78,7 @@ pub(super) struct Outbound {
     pub(super) regions: OwnRegions,
     pub(super) peer: Option<PeerRegions>,
     pub(super) lost: bool,
-    pub(super) message_bytes_max: u32,
+    pub(super) shape: Shape,
     /// The bytes between the staged words of two messages.
     step: u64,
     /// The number or the position of the next message.
@@ -100,7 +100,7 @@ impl Outbound {
             regions,
             peer: None,
             lost: false,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             step,
             head: 0,
             progress: Progress::new(way, Peer::ONLY, unit, PROGRESS),
@@ -135,8 +135,8 @@ impl Outbound {
             return Err(HalfRefusal::Lost);
         }
         match u32::try_from(payload.bytes()) {
-            Ok(bytes) if bytes <= self.message_bytes_max => Ok((to, bytes)),
-            _ => Err(HalfRefusal::TooLong { bytes_max: self.message_bytes_max }),
+            Ok(bytes) if bytes <= self.shape.message_bytes_max => Ok((to, bytes)),
+            _ => Err(HalfRefusal::TooLong { bytes_max: self.shape.message_bytes_max }),
         }
     }
 
@@ -249,17 +249,8 @@ pub(super) trait PushSender: Sized {
     /// Continues after an acknowledgement.
     fn acknowledged(&mut self) {}
 
-    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
-        Ok(())
-    }
-
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.outbound().connected(regions, step.effects);
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.outbound().connected(to, step.effects);
         Ok(())
     }
 
@@ -293,8 +284,6 @@ pub(super) trait PushSender: Sized {
         self.acknowledged();
         Ok(())
     }
-
-    fn wasted(&mut self, _: Peer, _: Name, _: &mut Effects) {}
 
     fn accused(&self) -> Option<Peer> {
         None

@@ -11,9 +11,9 @@
 
 use super::acknowledge::Progress;
 use super::canary::{ChannelMutant, mutant};
-use super::effects::Effects;
+use super::effects::{Effects, Peer};
 use super::half::{
-    Accepted, Checked, HalfRefusal, Own, OwnRegions, Peer, PeerRegions, Step, own as reach,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, PeerRegions, Step, own as reach,
 };
 use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
@@ -85,13 +85,9 @@ impl Bells {
 
 /// The memory that a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.
 pub(super) const fn plan_reader(shape: &Shape, words: u64, written: bool) -> MemoryPlan {
+    let access = if written { Access::WRITE } else { Access::NONE };
     let plan = MemoryPlan::words(READER_WORDS + words);
-    let write = if written { Access::WRITE } else { Access::NONE };
-    let read = match shape.acknowledge {
-        Acknowledge::ReadTail => Access::READ,
-        Acknowledge::Word | Acknowledge::Message => Access::NONE,
-    };
-    MemoryPlan { bells_access: read.with(write), ..plan }
+    MemoryPlan { bells_access: access, ..plan }.with_tail(shape)
 }
 
 /// One reader, as its sender knows it.

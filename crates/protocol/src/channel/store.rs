@@ -2,10 +2,10 @@
 
 use super::acknowledge::ACKNOWLEDGEMENT;
 use super::canary::{ChannelMutant, mutant};
-use super::effects::{Effects, InlineWrite, Name};
+use super::effects::{Effects, InlineWrite, Peer};
 use super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Sending, Step,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
+    Sending, Step,
 };
 use super::readers::{Bells, Readers};
 use super::shape::Shape;
@@ -18,7 +18,7 @@ pub(super) struct Store {
     /// The location of detached bells.
     pub(super) bells: Bells,
     pub(super) readers: Readers,
-    pub(super) message_bytes_max: u32,
+    pub(super) shape: Shape,
     /// The positions that messages may take at a time: mailboxes, or bytes of a ring.
     capacity: u64,
     /// The position of the next message.
@@ -34,7 +34,7 @@ impl Store {
             regions,
             bells: Bells::of(shape),
             readers: Readers::new(shape, unit, regions),
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             capacity,
             head: 0,
             loan: None,
@@ -114,15 +114,11 @@ pub(super) trait PullSender: Sized {
         self
     }
 
-    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
-        Ok(())
-    }
-
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let start = self.start(peer, step)?;
         self.store().readers.connected(peer, regions, start, step)
@@ -158,8 +154,6 @@ pub(super) trait PullSender: Sized {
         Ok(())
     }
 
-    fn wasted(&mut self, _: Peer, _: Name, _: &mut Effects) {}
-
     fn accused(&self) -> Option<Peer> {
         Some(self.store_ref().readers.accused())
     }
@@ -194,7 +188,7 @@ pub(super) trait PullSender: Sized {
         let record = self.record(payload.bytes() as u32);
         let store = self.store();
         store.readers.reachable()?;
-        let bytes_max = store.message_bytes_max;
+        let bytes_max = store.shape.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
             return Err(HalfRefusal::TooLong { bytes_max });
         }
@@ -219,7 +213,7 @@ pub(super) trait PullSender: Sized {
     }
 
     fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
-        let bytes_max = self.store().message_bytes_max;
+        let bytes_max = self.store().shape.message_bytes_max;
         let (record, offset) = (self.record(bytes.min(bytes_max)), self.offset());
         let store = self.store();
         let fits = store.makes_room(record, own) && bytes <= bytes_max;

@@ -2,35 +2,19 @@
 
 use super::super::canary::mutant;
 use super::super::checksum::checksum;
-use super::super::effects::{Effects, Name};
-use super::super::half::{Checked, Own, Peer, PeerRegions, Step, WRONG_LENGTH, own as reach};
+use super::super::effects::{Effects, Peer};
+use super::super::half::{Checked, Own, PeerRegions, Step, own as reach};
 use super::super::shape::Signal;
-use super::receiver::ReadRingReceiver;
+use super::receiver::{FLYING, Flying, ReadRingReceiver};
 use super::{COPY, ReadRingForm, SIGNALS, WORD, sequence};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
-
-/// The name of the READ in [`Flying`]; those of offers are smaller.
-pub(super) const FLYING: Name = Name(1 << 28);
-
-/// The READ in flight for `receive`, or for a bell.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Flying {
-    /// Of the detached head.
-    Head,
-    /// Of a bell alone.
-    Bell,
-    /// Of records, up to a position.
-    Records(u64),
-    /// Of a message of this size, and possibly of the bell after it.
-    Message { bytes: u32, bell: bool },
-}
 
 impl ReadRingReceiver {
     /// The highest position that the sender can have reached: it reuses only released space.
     #[inline]
     fn limit(&self) -> u64 {
-        self.position.tail() + self.place.ring_bytes
+        self.position.tail() + self.shape().ring_bytes
     }
 
     /// READs the bytes between two positions into the same positions here.
@@ -43,7 +27,7 @@ impl ReadRingReceiver {
         effects: &mut Effects,
     ) {
         self.flying = Some(what);
-        let offset = self.place.offset(self.here) + (from - self.here);
+        let offset = self.ring.offset(self.here) + (from - self.here);
         let bytes = (to - from) as u32;
         let into = LocalSlice { region: self.position.inbound.regions.buffer, offset, bytes };
         effects.read(Peer::ONLY, FLYING, into, RemoteSlice { region: peer.buffer, offset });
@@ -73,10 +57,11 @@ impl ReadRingReceiver {
         if self.flying.is_some() {
             return Ok(());
         }
-        let end = self.place.contiguous_end(self.here).min(self.limit());
+        let end = self.ring.contiguous_end(self.here).min(self.limit());
         match self.form {
             ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.here => {
-                let piece = self.piece_bytes.max(self.form.record(self.message_bytes_max));
+                let piece = u64::from(self.shape().piece_bytes)
+                    .max(self.form.record(self.shape().message_bytes_max));
                 let end = end.min(self.head).min(self.here + piece);
                 self.read(Flying::Records(end), self.here, end, &peer, effects);
             }
@@ -84,7 +69,7 @@ impl ReadRingReceiver {
             ReadRingForm::Notify => {}
             ReadRingForm::Prefetched => {
                 self.seen = None;
-                let most = self.form.header() + u64::from(self.prefetch_bytes);
+                let most = self.form.header() + u64::from(self.shape().prefetch_bytes);
                 let end = end.min(self.here + most.next_multiple_of(WORD).max(self.wanted));
                 if end > self.here {
                     self.read(Flying::Records(end), self.here, end, &peer, effects);
@@ -101,7 +86,7 @@ impl ReadRingReceiver {
     /// READs a message with a known bell, and the bell after it if that is contiguous.
     fn read_message(&mut self, bytes: u32, end: u64, peer: &PeerRegions, effects: &mut Effects) {
         let next = self.here + self.form.record(bytes);
-        let bell = next < self.place.turn_end(self.here) && next + WORD <= end;
+        let bell = next < self.ring.turn_end(self.here) && next + WORD <= end;
         if bytes == 0 {
             self.here = next;
             return self.read_bell(peer, effects);
@@ -112,7 +97,7 @@ impl ReadRingReceiver {
 
     /// Polls the heads that the sender has written.
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
-        if self.form != ReadRingForm::Notify || self.signal != Signal::Word {
+        if self.form != ReadRingForm::Notify || self.shape().signal != Signal::Word {
             return Ok(());
         }
         loop {
@@ -156,7 +141,7 @@ impl ReadRingReceiver {
     }
 
     fn bell_here<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
-        let bell = reach(own.buffer.load_word(self.place.offset(self.here)))?;
+        let bell = reach(own.buffer.load_word(self.ring.offset(self.here)))?;
         self.seen = self.rung(bell, self.here)?;
         if self.seen.is_some_and(|bytes| self.here + self.form.record(bytes) > self.limit()) {
             return Err(Violation("overlapping messages"));
@@ -175,17 +160,14 @@ impl ReadRingReceiver {
             (ReadRingForm::Prefetched, _) => bell & 0xff_ffff,
             (ReadRingForm::Detached | ReadRingForm::Notify | ReadRingForm::Inlined, _) => bell - 1,
         };
-        match u32::try_from(bytes) {
-            Ok(bytes) if bytes <= self.message_bytes_max => Ok(Some(bytes)),
-            _ => Err(WRONG_LENGTH),
-        }
+        self.position.inbound.length(bytes).map(Some)
     }
 
     /// Walks over the complete records before a head.
     fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
-        let (start, turn_end) = (self.here, self.place.turn_end(self.here));
+        let (start, turn_end) = (self.here, self.ring.turn_end(self.here));
         while self.here < end && self.here < turn_end {
-            let offset = self.place.offset(start) + (self.here - start);
+            let offset = self.ring.offset(start) + (self.here - start);
             let bell = reach(own.buffer.load_word(offset))?;
             let Some(bytes) = self.rung(bell, self.here)? else {
                 return Err(Violation("a head before its message"));
@@ -204,10 +186,10 @@ impl ReadRingReceiver {
 
     /// Walks over the prefetched records, as far as their checksums match.
     fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
-        let (start, turn_end) = (self.here, self.place.turn_end(self.here));
+        let (start, turn_end) = (self.here, self.ring.turn_end(self.here));
         while self.here + WORD <= end && self.here < turn_end {
             let first = self.here == start;
-            let offset = self.place.offset(start) + (self.here - start);
+            let offset = self.ring.offset(start) + (self.here - start);
             let bell = reach(own.buffer.load_word(offset))?;
             // Only the first bell was clear before it was set: the others may still have any value.
             let bytes = match self.rung(bell, self.here) {

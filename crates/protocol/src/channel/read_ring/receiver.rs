@@ -2,23 +2,39 @@
 
 #[cfg(canary)]
 use super::super::canary::{ChannelMutant, mutant};
-use super::super::effects::Name;
+use super::super::effects::{Name, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
-    OwnRegions, Peer, PeerRegions, Received, Step, own as reach,
+    OwnRegions, PeerRegions, Received, Step, own as reach,
 };
 use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
-use super::super::shape::{Shape, Signal};
-use super::fetch::{FLYING, Flying};
-use super::{COPY, ReadRingForm, ReadRingOffsets, WORD, notices_max, plan_receiver};
+use super::super::ring_layout::RingLayout;
+use super::super::shape::Shape;
+use super::{COPY, ReadRingForm, WORD, layout, notices_max, plan_receiver};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The maximum number of open offers.
 const OFFERS_MAX: usize = 16;
+
+/// The name of the READ in [`Flying`]; those of offers are smaller.
+pub(super) const FLYING: Name = Name(1 << 28);
+
+/// The READ in flight for `receive`, or for a bell.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Flying {
+    /// Of the detached head.
+    Head,
+    /// Of a bell alone.
+    Bell,
+    /// Of records, up to a position.
+    Records(u64),
+    /// Of a message of this size, and possibly of the bell after it.
+    Message { bytes: u32, bell: bool },
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum DeliveryState {
@@ -49,12 +65,7 @@ struct Fetch {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadRingReceiver {
     pub(super) form: ReadRingForm,
-    pub(super) signal: Signal,
-    pub(super) place: ReadRingOffsets,
-    pub(super) message_bytes_max: u32,
-    /// The maximum size in bytes of one READ, or one record.
-    pub(super) piece_bytes: u64,
-    pub(super) prefetch_bytes: u32,
+    pub(super) ring: RingLayout,
     /// The location of the detached head at the sender.
     pub(super) bell: Bells,
     pub(super) position: ReaderPosition,
@@ -84,11 +95,7 @@ impl ReadRingReceiver {
         let receives = plan_receiver(kind, shape).receives;
         Self {
             form,
-            signal: shape.signal,
-            place: ReadRingOffsets::new(form, shape),
-            message_bytes_max: shape.message_bytes_max,
-            piece_bytes: u64::from(shape.piece_bytes),
-            prefetch_bytes: shape.prefetch_bytes,
+            ring: layout(form, shape),
             bell: Bells::of(shape),
             position: ReaderPosition::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
@@ -103,6 +110,11 @@ impl ReadRingReceiver {
             notices_max: notices_max(shape),
             early: None,
         }
+    }
+
+    #[inline]
+    pub(super) const fn shape(&self) -> &Shape {
+        &self.position.inbound.shape
     }
 
     pub(super) const fn noticed(&mut self) {
@@ -166,7 +178,7 @@ impl ReadRingReceiver {
         match self.form {
             ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.next => {
                 let most = self.head - self.next - self.form.header().min(self.head - self.next);
-                Ok(Some((self.next, most.min(u64::from(self.message_bytes_max)) as u32)))
+                Ok(Some((self.next, most.min(u64::from(self.shape().message_bytes_max)) as u32)))
             }
             ReadRingForm::Detached => {
                 self.read_head(to, step.effects);
@@ -226,13 +238,8 @@ impl ReceiveHalf for ReadRingReceiver {
         self
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.position.connected(regions, step.effects);
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.position.connected(to, step.effects);
         Ok(())
     }
 
@@ -273,7 +280,7 @@ impl ReceiveHalf for ReadRingReceiver {
         if self.next == self.here {
             return Ok(None);
         }
-        let (position, offset) = (self.next, self.place.offset(self.next));
+        let (position, offset) = (self.next, self.ring.offset(self.next));
         let bell = reach(step.own.buffer.load_word(offset))?;
         let Some(bytes) = self.rung(bell, position)? else {
             return Err(Violation("a message without a bell"));
@@ -312,7 +319,7 @@ impl ReceiveHalf for ReadRingReceiver {
             (self.next, self.here) = (end, end);
         }
         self.offers.push(Fetch { position, bytes, known, state: DeliveryState::Offered });
-        let place = known.then(|| self.place.offset(position) + self.form.header());
+        let place = known.then(|| self.ring.offset(position) + self.form.header());
         Ok(Some(Offer { held: HeldMessage(position), peer: Peer::ONLY, bytes_max: bytes, place }))
     }
 
@@ -334,7 +341,7 @@ impl ReceiveHalf for ReadRingReceiver {
         }
         fetch.state = DeliveryState::Reading;
         let (name, known) = (Self::name(fetch.position), fetch.known);
-        let offset = self.place.offset(fetch.position) + if known { self.form.header() } else { 0 };
+        let offset = self.ring.offset(fetch.position) + if known { self.form.header() } else { 0 };
         let from = RemoteSlice { region: to.buffer, offset };
         let header = if known { 0 } else { WORD as u32 };
         let region = self.position.inbound.regions.bells;

@@ -2,8 +2,8 @@
 
 use super::super::canary::mutant;
 use super::super::checksum::checksum;
-use super::super::effects::{Effects, Name};
-use super::super::half::{Checked, Own, Peer, PeerRegions, Step, own as reach};
+use super::super::effects::{Effects, Name, Peer};
+use super::super::half::{Checked, Own, PeerRegions, Step, own as reach};
 use super::super::readers::READER_WORDS;
 use super::super::shape::Signal;
 use super::receiver::{BELLS, MailboxMessage, MailboxState, ReadMailboxReceiver, WHOLE};
@@ -81,7 +81,7 @@ impl ReadMailboxReceiver {
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         while self.form == ReadSlotForm::Notify && self.ahead(1) > 0 {
             let slot = self.boxes.slot(self.next);
-            let bytes = match self.signal {
+            let bytes = match self.position.inbound.shape.signal {
                 Signal::Message => self.notices.get_mut(slot as usize).and_then(Option::take),
                 Signal::Word => {
                     let word = reach(own.bells.load_word(SIGNALS + slot * WORD))?;
@@ -128,7 +128,8 @@ impl ReadMailboxReceiver {
             }
             self.see(bytes, MailboxState::Here);
         }
-        let most = (self.piece_bytes / self.boxes.step).clamp(1, BATCH);
+        let most =
+            (u64::from(self.position.inbound.shape.piece_bytes) / self.boxes.step).clamp(1, BATCH);
         self.batch = (count * 2).min(most);
         Ok(())
     }

@@ -37,7 +37,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::half::{Checked, WRONG_LENGTH};
+use super::half::{Checked, checked_length};
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
@@ -128,12 +128,9 @@ impl Boxes {
     /// The length of a message, if its bell is set.
     #[inline]
     pub(super) fn rung(self, number: u64, bell: u64) -> Checked<Option<u32>> {
-        let bytes = (bell & 0xff_ffff) as u32;
+        let bytes = bell & 0xff_ffff;
         if bell >> 24 == sequence(number) {
-            return match bytes <= self.message_bytes_max {
-                true => Ok(Some(bytes)),
-                false => Err(WRONG_LENGTH),
-            };
+            return checked_length(bytes, self.message_bytes_max).map(Some);
         }
         let before = number.checked_sub(self.slots);
         match bell {
@@ -155,16 +152,6 @@ const fn sequence(number: u64) -> u64 {
 #[inline]
 pub(super) const fn bell_of(number: u64, bytes: u32) -> u64 {
     (sequence(number) << 24) | bytes as u64
-}
-
-/// The number of bits of the slot in the immediate data of a notice; the others are the length.
-const fn slot_bits(shape: &Shape) -> u32 {
-    u32::BITS - (shape.slots - 1).leading_zeros()
-}
-
-/// Whether they fit there.
-pub(super) const fn notice_fits(shape: &Shape) -> bool {
-    slot_bits(shape) + (u32::BITS - shape.message_bytes_max.leading_zeros()) <= u32::BITS
 }
 
 /// The memory that the sender needs.

@@ -1,15 +1,15 @@
 //! A reader of mailboxes.
 
-use super::super::effects::Name;
+use super::super::effects::{Name, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer,
-    OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH,
+    OwnRegions, PeerRegions, Received, Step,
 };
 use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
-use super::super::shape::{Shape, Signal};
-use super::{BATCH, Boxes, ReadSlotForm, slot_bits};
+use super::super::shape::Shape;
+use super::{BATCH, Boxes, ReadSlotForm};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -45,8 +45,7 @@ pub(super) struct MailboxMessage {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadMailboxReceiver {
     pub(super) form: ReadSlotForm,
-    pub(super) signal: Signal,
-    pub(super) slot_bits: u32,
+    slot_bits: u32,
     pub(super) boxes: Boxes,
     /// The location of detached bells at the sender.
     pub(super) bells: Bells,
@@ -57,8 +56,6 @@ pub struct ReadMailboxReceiver {
     pub(super) flying: Option<u64>,
     /// The number of mailboxes to READ next; for detached bells, how many the last READ found set.
     pub(super) batch: u64,
-    /// The maximum size in bytes of one READ, or one mailbox.
-    pub(super) piece_bytes: u64,
     /// The bell of the next message has been seen, with bytes that did not match it.
     pub(super) torn: bool,
     /// Messages to be received: with a known bell, in flight, or arrived.
@@ -78,15 +75,13 @@ impl ReadMailboxReceiver {
         let capacity = u64::from(shape.slots);
         Self {
             form,
-            signal: shape.signal,
-            slot_bits: slot_bits(shape),
+            slot_bits: shape.slot_bits(),
             boxes: Boxes::new(form.header(), shape),
             bells: Bells::of(shape),
             position: ReaderPosition::new(shape, regions, receives, (1, capacity)),
             next: 0,
             flying: None,
             batch: 1,
-            piece_bytes: u64::from(shape.piece_bytes),
             torn: false,
             queue: VecDeque::with_capacity(slots),
             reading: 0,
@@ -106,13 +101,8 @@ impl ReceiveHalf for ReadMailboxReceiver {
         Some(&mut self.position.inbound)
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.position.connected(regions, step.effects);
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.position.connected(to, step.effects);
         Ok(())
     }
 
@@ -149,12 +139,9 @@ impl ReceiveHalf for ReadMailboxReceiver {
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let notice = self.position.inbound.immediate(arrival, step.effects)?;
         let slot = notice & ((1_u64 << self.slot_bits) - 1) as u32;
-        let bytes = u64::from(notice) >> self.slot_bits;
-        if bytes > u64::from(self.boxes.message_bytes_max) {
-            return Err(WRONG_LENGTH);
-        }
+        let bytes = self.position.inbound.length(u64::from(notice) >> self.slot_bits)?;
         match self.notices.get_mut(slot as usize) {
-            Some(place @ None) => *place = Some(bytes as u32),
+            Some(place @ None) => *place = Some(bytes),
             Some(Some(_)) => return Err(Violation("two notices of one mailbox")),
             None => return Err(Violation("a notice for an unknown mailbox")),
         }

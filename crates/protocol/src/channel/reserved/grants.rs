@@ -1,8 +1,8 @@
 //! Grants of mailboxes to senders.
 
 use super::super::canary::mutant;
-use super::super::effects::{Effects, Notify};
-use super::super::half::{Checked, Peer};
+use super::super::effects::{Effects, Notify, Peer};
+use super::super::half::Checked;
 use super::super::shape::Signal;
 use super::receiver::{From, Mailbox, NAME, ReservedReceiver, ReservedState};
 use super::{GRANT_BITS, STATE};
@@ -58,10 +58,10 @@ impl ReservedReceiver {
             if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
                 *mailbox = Mailbox { state: ReservedState::Granted, peer, orphan: false, bytes: 0 };
             }
-            if self.signal == Signal::Word {
+            if self.shape.signal == Signal::Word {
                 self.granted.push_back(slot);
             }
-            Self::tell(self.signal, from, peer, Some(slot), effects);
+            Self::tell(self.shape.signal, from, peer, Some(slot), effects);
         }
     }
 

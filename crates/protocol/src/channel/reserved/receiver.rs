@@ -1,12 +1,12 @@
 //! The receiver of messages in a pool of mailboxes.
 
 use super::super::canary::{ChannelMutant, mutant};
-use super::super::effects::{Effects, Name};
+use super::super::effects::{Effects, Name, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions,
     PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
 };
-use super::super::inbound::{ReceiveHalf, post_receive};
+use super::super::inbound::{ReceiveHalf, post_receives};
 use super::super::kind::Kind;
 use super::super::shape::{Shape, Signal};
 use super::{RECEIVES, REQUEST, REQUESTS, WORD, step_bytes};
@@ -69,8 +69,7 @@ pub(super) struct From {
 /// sender and of a bell per granted mailbox. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedReceiver {
-    pub(super) signal: Signal,
-    pub(super) message_bytes_max: u32,
+    pub(super) shape: Shape,
     pub(super) step: u64,
     pub(super) regions: OwnRegions,
     pub(super) senders: Vec<From>,
@@ -93,8 +92,7 @@ impl ReservedReceiver {
         let mailbox =
             Mailbox { state: ReservedState::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
         Self {
-            signal: shape.signal,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             step: step_bytes(shape),
             regions,
             senders: alloc::vec![From::default(); peers],
@@ -146,7 +144,7 @@ impl ReservedReceiver {
             let (peer, orphan) = mailbox.map_or((Peer::ONLY, true), |one| (one.peer, one.orphan));
             let word = reach(own.buffer.load_word(self.bell(slot)))?;
             let bytes = word.checked_sub(1).and_then(|bytes| u32::try_from(bytes).ok());
-            match bytes.filter(|bytes| *bytes <= self.message_bytes_max) {
+            match bytes.filter(|bytes| *bytes <= self.shape.message_bytes_max) {
                 Some(bytes) => {
                     self.granted.remove(at);
                     self.filled(slot, bytes, ReservedState::Held);
@@ -173,7 +171,7 @@ impl ReservedReceiver {
 
     /// Frees a mailbox.
     fn give_back<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) {
-        if self.signal == Signal::Word && !mutant!(self, BellNotCleared) {
+        if self.shape.signal == Signal::Word && !mutant!(self, BellNotCleared) {
             let cleared = own.buffer.store_word(self.bell(slot), 0);
             debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
         }
@@ -192,7 +190,7 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn prepare<M: Memory>(&mut self, peer: Peer, step: &mut Step<'_, M>) -> Checked {
-        match self.signal {
+        match self.shape.signal {
             Signal::Word => {
                 reach(step.own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0))
             }
@@ -200,11 +198,11 @@ impl ReceiveHalf for ReservedReceiver {
         }
     }
 
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let Some(from) = self.sender(peer) else {
             return Err(Violation("more peers than the channel has"));
@@ -213,10 +211,8 @@ impl ReceiveHalf for ReservedReceiver {
         // All senders share the receives: those of an earlier sender with this number are still posted.
         let first = usize::from(peer.0) >= self.senders_end;
         self.senders_end = self.senders_end.max(usize::from(peer.0) + 1);
-        if first && self.signal == Signal::Message {
-            for _ in 0..RECEIVES {
-                post_receive(peer, self.regions, step.effects);
-            }
+        if first && self.shape.signal == Signal::Message {
+            post_receives(peer, RECEIVES, self.regions, step.effects);
         }
         Ok(())
     }
@@ -230,7 +226,7 @@ impl ReceiveHalf for ReservedReceiver {
             if mailbox.state == ReservedState::Free || mailbox.peer != peer || mailbox.orphan {
                 continue;
             }
-            if mailbox.state == ReservedState::Granted && self.signal == Signal::Message {
+            if mailbox.state == ReservedState::Granted && self.shape.signal == Signal::Message {
                 mailbox.state = ReservedState::Free;
                 self.free.push_back(slot);
             }
@@ -239,7 +235,7 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
-        let signal = self.signal;
+        let signal = self.shape.signal;
         if let Some(from) = self.sender(completed.peer) {
             from.flying = false;
             if core::mem::take(&mut from.due) {
@@ -252,7 +248,7 @@ impl ReceiveHalf for ReservedReceiver {
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let peer = arrival.peer;
         self.wasted(peer, arrival.name, step.effects);
-        let immediate = arrival.immediate.filter(|_| self.signal == Signal::Message);
+        let immediate = arrival.immediate.filter(|_| self.shape.signal == Signal::Message);
         let immediate = immediate.ok_or(UNEXPECTED)?;
         let Some(from) = self.sender(peer) else {
             return Err(Violation("a message from an unknown sender"));
@@ -264,7 +260,7 @@ impl ReceiveHalf for ReservedReceiver {
             self.asked(peer)?;
         } else if from.granted != Some(immediate) {
             return Err(Violation("a message into a mailbox that was not granted"));
-        } else if arrival.bytes > self.message_bytes_max {
+        } else if arrival.bytes > self.shape.message_bytes_max {
             return Err(WRONG_LENGTH);
         } else {
             self.filled(immediate, arrival.bytes, ReservedState::Arrived);
@@ -275,13 +271,13 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
-        if self.signal == Signal::Message {
-            post_receive(peer, self.regions, effects);
+        if self.shape.signal == Signal::Message {
+            post_receives(peer, 1, self.regions, effects);
         }
     }
 
     fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
-        let found = match self.signal {
+        let found = match self.shape.signal {
             Signal::Message => Ok(self.ready.pop_front()),
             Signal::Word => self.look(step.own).and_then(|()| self.find(step.own)),
         };
@@ -293,7 +289,7 @@ impl ReceiveHalf for ReservedReceiver {
         };
         mailbox.state = ReservedState::Held;
         let bytes = mailbox.bytes;
-        let offset = match self.signal {
+        let offset = match self.shape.signal {
             Signal::Message => u64::from(slot) * self.step,
             Signal::Word => (u64::from(slot) + 1) * self.step - WORD - u64::from(bytes),
         };
@@ -314,7 +310,7 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn acknowledge<M: Memory>(&mut self, step: &mut Step<'_, M>) {
-        let signal = self.signal;
+        let signal = self.shape.signal;
         for (number, from) in (0..).zip(self.senders.iter_mut().take(self.senders_end)) {
             if from.told != from.released {
                 Self::tell(signal, from, Peer(number), None, step.effects);

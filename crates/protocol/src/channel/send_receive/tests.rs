@@ -2,24 +2,14 @@ extern crate std;
 
 use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::shape::Shape;
 use super::super::tests::network::Network;
+use super::super::tests::suite;
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
 
-const SHAPE: Shape = Shape {
-    message_bytes_max: 20,
-    slots: 6,
-    ring_bytes: 4096,
-    peers_max: 3,
-    mirrored: false,
-    prefetch_bytes: 0,
-    acknowledge: Acknowledge::Word,
-    signal: Signal::Message,
-    device: DeviceWords::Nothing,
-    piece_bytes: 1 << 16,
-};
+const SHAPE: Shape = Shape { message_bytes_max: 20, slots: 6, ..suite::SHAPE };
 
 #[test]
 fn integers_need_no_memory() {

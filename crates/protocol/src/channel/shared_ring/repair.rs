@@ -22,8 +22,8 @@
 //! previous one.
 
 use super::super::canary::{ChannelMutant, mutant};
-use super::super::effects::{Effects, Name, Notify};
-use super::super::half::{Checked, Own, Peer, PeerRegions, Step, own as reach};
+use super::super::effects::{Effects, Name, Notify, Peer};
+use super::super::half::{Checked, Own, PeerRegions, Step, own as reach};
 use super::super::shape::Shape;
 use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, RingWords, TAG, WELCOME, WORD};
 use crate::wire::Violation;
@@ -86,11 +86,11 @@ impl Repair {
     }
 
     /// Connects a sender: it is sent its number, and may reserve from then on.
-    pub(super) fn connected<M: Memory>(
+    pub(super) fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let Step { own, effects } = step;
         let Some(sender) = self.senders.get_mut(usize::from(peer.0)) else {

@@ -2,31 +2,22 @@ extern crate std;
 
 use super::super::Half as _;
 use super::super::Name;
-use super::super::half::{Arrival, HalfRefusal, Payload, Peer};
+use super::super::effects::Peer;
+use super::super::half::{Arrival, HalfRefusal, Payload};
 use super::super::kind::Kind;
 use super::super::outbound::PROGRESS;
-use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::shape::{Acknowledge, DeviceWords, Shape};
 use super::super::tests::network::{Network, PostedVerb, RequestInFlight, Xorshift64};
-use super::super::tests::suite::push_run;
+use super::super::tests::suite::{self, push_run};
 use super::*;
 use crate::wire::Violation;
-use farside_base::{Access, LocalSlice, RegionId};
+use farside_base::{Access, LocalSlice, Memory as _, RegionId};
 use std::vec;
 use std::vec::Vec;
 
 const KINDS: [Kind; 2] = [Kind::SharedRingImmediate, Kind::SharedRingInlinedZeroing];
-const SHAPE: Shape = Shape {
-    message_bytes_max: 40,
-    slots: 4,
-    ring_bytes: 256,
-    peers_max: 3,
-    mirrored: false,
-    prefetch_bytes: 0,
-    acknowledge: Acknowledge::ReadTail,
-    signal: Signal::Message,
-    device: DeviceWords::Nothing,
-    piece_bytes: 1 << 16,
-};
+const SHAPE: Shape =
+    Shape { message_bytes_max: 40, acknowledge: Acknowledge::ReadTail, ..suite::SHAPE };
 
 fn mirrored(mirrored: bool) -> Shape {
     // A mirrored ring has at least a page.

@@ -7,10 +7,11 @@
 
 extern crate std;
 
-use super::super::effects::{Effects, PostRequest, Posting};
+use super::super::canary::ChannelMutant;
+use super::super::effects::{Effects, Peer, PostRequest, Posting};
 use super::super::half::{
-    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Received, Sending,
+    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions,
+    Payload, PeerRegions, Received, Sending,
 };
 use super::super::kind::Kind;
 use super::super::machine::{Half, Receiver, Sender};
@@ -381,13 +382,37 @@ pub(in crate::channel) struct Network {
     pub(in crate::channel) chance: Xorshift64,
     /// Readers may see earlier contents of the sender's memory.
     pub(in crate::channel) lags: bool,
-    #[cfg(canary)]
-    mutant: Option<super::super::ChannelMutant>,
+    mutant: Option<ChannelMutant>,
+}
+
+/// Creates a half with its memory, and with the planted defect of its network, if any.
+macro_rules! endpoint {
+    ($network:ident, $role:ident, $remembers:expr) => {{
+        let half = $role::new($network.kind, &$network.shape, OWN);
+        let half = match $network.mutant {
+            #[cfg(canary)]
+            Some(mutant) => half.with_mutant(mutant),
+            #[cfg(not(canary))]
+            Some(mutant) => panic!("{mutant:?} without --cfg canary"),
+            None => half,
+        };
+        Endpoint::new(half, &$role::plan($network.kind, &$network.shape), $remembers)
+    }};
 }
 
 impl Network {
     /// A sender without receivers.
     pub(in crate::channel) fn new(kind: Kind, shape: &Shape, seed: u64) -> Self {
+        Self::planted(kind, shape, seed, None)
+    }
+
+    /// The same with a planted defect in both ends.
+    pub(in crate::channel) fn planted(
+        kind: Kind,
+        shape: &Shape,
+        seed: u64,
+        mutant: Option<ChannelMutant>,
+    ) -> Self {
         assert_eq!(shape.check(kind), Ok(()));
         let mut network = Self {
             kind,
@@ -398,8 +423,7 @@ impl Network {
             requests: [0; 2],
             chance: Xorshift64::new(seed),
             lags: true,
-            #[cfg(canary)]
-            mutant: None,
+            mutant,
         };
         network.add_sender();
         network
@@ -407,10 +431,7 @@ impl Network {
 
     /// Senders and one receiver, all connected.
     pub(in crate::channel) fn all(kind: Kind, shape: Shape, senders: u16) -> Self {
-        let mut network = Self::new(kind, &shape, 1);
-        network.lags = false;
-        network.connect_all(senders);
-        network
+        Self::new(kind, &shape, 1).connect_all(senders)
     }
 
     /// The same with a planted defect in both ends.
@@ -419,16 +440,27 @@ impl Network {
         kind: Kind,
         shape: Shape,
         senders: u16,
-        mutant: super::super::ChannelMutant,
+        mutant: ChannelMutant,
     ) -> Self {
-        let mut network = Self::new(kind, &shape, 1);
+        Self::planted(kind, &shape, 1, Some(mutant)).connect_all(senders)
+    }
+
+    /// A sender that is READ, with one reader that knows its start.
+    pub(in crate::channel) fn reader(kind: Kind, shape: &Shape) -> Self {
+        let mut network = Self::new(kind, shape, 1);
         network.lags = false;
-        network.spoil(mutant);
-        network.connect_all(senders);
+        network.connect();
+        network.settle().unwrap();
+        if kind != Kind::ReadSlotIndirect {
+            // It may have polled before its start was known.
+            assert_eq!(network.try_receive(), Ok(None));
+            network.settle().unwrap();
+        }
         network
     }
 
-    fn connect_all(&mut self, senders: u16) {
+    fn connect_all(mut self, senders: u16) -> Self {
+        self.lags = false;
         self.add_receiver();
         for sender in 0..usize::from(senders) {
             if sender > 0 {
@@ -437,24 +469,11 @@ impl Network {
             self.connect_receiver(sender, 0);
             self.connect_sender(sender, 0);
         }
-    }
-
-    /// Enables a planted defect in both ends.
-    #[cfg(canary)]
-    pub(in crate::channel) fn spoil(&mut self, mutant: super::super::ChannelMutant) {
-        self.senders[0].half = self.senders[0].half.clone().with_mutant(mutant);
-        self.mutant = Some(mutant);
+        self
     }
 
     fn new_sender(&self) -> Endpoint<Sender> {
-        let half = Sender::new(self.kind, &self.shape, OWN);
-        #[cfg(canary)]
-        let half = match self.mutant {
-            Some(mutant) => half.with_mutant(mutant),
-            None => half,
-        };
-        let remembers = self.kind.receiver_names_destination();
-        Endpoint::new(half, &Sender::plan(self.kind, &self.shape), remembers)
+        endpoint!(self, Sender, self.kind.receiver_names_destination())
     }
 
     fn add_sender(&mut self) {
@@ -462,14 +481,7 @@ impl Network {
     }
 
     fn add_receiver(&mut self) {
-        let half = Receiver::new(self.kind, &self.shape, OWN);
-        #[cfg(canary)]
-        let half = match self.mutant {
-            Some(mutant) => half.with_mutant(mutant),
-            None => half,
-        };
-        let plan = Receiver::plan(self.kind, &self.shape);
-        self.receivers.push(Endpoint::new(half, &plan, false));
+        self.receivers.push(endpoint!(self, Receiver, false));
     }
 
     fn connect_sender(&mut self, sender: usize, receiver: usize) {
@@ -532,25 +544,20 @@ impl Network {
     /// Puts the requests of all halves in flight.
     pub(in crate::channel) fn launch(&mut self) {
         let Self { senders, receivers, flying, requests, .. } = self;
-        for (sender, endpoint) in senders.iter_mut().enumerate() {
-            for (request, verb) in endpoint.take() {
-                let (receiver, since) = (usize::from(request.peer.0), endpoint.clock.get());
-                let to_receiver = true;
-                requests[0] += 1;
-                let flight =
-                    RequestInFlight { sender, receiver, to_receiver, request, verb, since };
-                flying.push_back(flight);
-            }
+        let mut fly = |(number, since, to_receiver), (request, verb): (PostRequest, PostedVerb)| {
+            let peer = usize::from(request.peer.0);
+            let (sender, receiver) = if to_receiver { (number, peer) } else { (peer, number) };
+            requests[usize::from(!to_receiver)] += 1;
+            let flight = RequestInFlight { sender, receiver, to_receiver, request, verb, since };
+            flying.push_back(flight);
+        };
+        for (number, endpoint) in senders.iter_mut().enumerate() {
+            let since = endpoint.clock.get();
+            endpoint.take().into_iter().for_each(|one| fly((number, since, true), one));
         }
-        for (receiver, endpoint) in receivers.iter_mut().enumerate() {
-            for (request, verb) in endpoint.take() {
-                let (sender, since) = (usize::from(request.peer.0), endpoint.clock.get());
-                let to_receiver = false;
-                requests[1] += 1;
-                let flight =
-                    RequestInFlight { sender, receiver, to_receiver, request, verb, since };
-                flying.push_back(flight);
-            }
+        for (number, endpoint) in receivers.iter_mut().enumerate() {
+            let since = endpoint.clock.get();
+            endpoint.take().into_iter().for_each(|one| fly((number, since, false), one));
         }
     }
 
@@ -663,7 +670,7 @@ impl Network {
     }
 
     pub(in crate::channel) fn advance(&mut self, sender: usize) -> Checked {
-        self.sender_at(sender, |half, own, effects| half.advance(own, effects))
+        self.sender_at(sender, Sender::advance)
     }
 
     /// Sends without flushing.
@@ -677,7 +684,7 @@ impl Network {
     }
 
     pub(in crate::channel) fn flush(&mut self, sender: usize) {
-        self.sender_at(sender, |half, own, effects| half.flush(own, effects));
+        self.sender_at(sender, Sender::flush);
     }
 
     /// Sends a message and flushes.
@@ -730,7 +737,7 @@ impl Network {
         &mut self,
         receiver: usize,
     ) -> Checked<Option<(Received, Vec<u8>)>> {
-        let received = self.receiver(receiver, |half, own, effects| half.receive(own, effects))?;
+        let received = self.receiver(receiver, Receiver::receive)?;
         Ok(received.map(|received| {
             let bytes = match received.content {
                 Content::Integer(integer) => integer.to_le_bytes().to_vec(),
@@ -783,7 +790,7 @@ impl Network {
 
     /// Acknowledges, and carries out all requests.
     pub(in crate::channel) fn acknowledge(&mut self) {
-        self.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+        self.receiver(0, Receiver::acknowledge);
         self.run();
         self.advance(0).unwrap();
         self.run();
@@ -797,8 +804,37 @@ impl Network {
         immediate: Option<u32>,
     ) -> Checked {
         let arrival = self.receivers[0].arrival(0, Peer(peer), &[], immediate);
-        let arrival = Arrival { bytes, ..arrival };
+        self.arrive(Arrival { bytes, ..arrival })
+    }
+
+    /// The same without a receive.
+    pub(in crate::channel) fn arrive(&mut self, arrival: Arrival) -> Checked {
         self.receiver(0, |half, own, effects| half.arrived(arrival, own, effects))
+    }
+
+    /// Polls until a message is offered.
+    pub(in crate::channel) fn offer(&mut self) -> Offer {
+        for _ in 0..8 {
+            let offer = self.receiver(0, Receiver::offer).unwrap();
+            self.settle().unwrap();
+            if let Some(offer) = offer {
+                return offer;
+            }
+        }
+        panic!("no offer: {} {:?}", self.kind, self.shape)
+    }
+
+    /// Fetches an offered message.
+    pub(in crate::channel) fn receive_into(
+        &mut self,
+        offer: HeldMessage,
+        into: LocalSlice,
+    ) -> Result<(), HalfRefusal> {
+        self.receiver(0, |half, own, effects| half.receive_into(offer, into, own, effects))
+    }
+
+    pub(in crate::channel) fn fetched(&mut self, offer: HeldMessage) -> Option<u32> {
+        self.receiver(0, |half, own, effects| half.fetched(offer, own, effects))
     }
 
     /// Drops a sender and its requests in flight.

@@ -3,9 +3,10 @@
 
 extern crate std;
 
-use super::super::Half as _;
+use super::super::canary::ChannelMutant;
 use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
 use super::super::kind::{Family, Kind};
+use super::super::machine::{Half as _, Receiver, Sender};
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::network::{Network, OWN, PostedVerb, Xorshift64};
 use farside_base::{LocalSlice, Memory as _, RegionId};
@@ -13,7 +14,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-pub(in crate::channel) const READ_SHAPE: Shape = Shape {
+pub(in crate::channel) const SHAPE: Shape = Shape {
     message_bytes_max: 60,
     slots: 4,
     ring_bytes: 256,
@@ -34,14 +35,13 @@ fn pulled() -> impl Iterator<Item = Kind> {
 /// Every valid combination of acknowledgement, signal and mapping.
 fn shapes(kind: Kind) -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
-        for signal in [Signal::Message, Signal::Word] {
+    for acknowledge in Acknowledge::ALL {
+        for signal in Signal::ALL {
             for mirrored in [false, true] {
                 let ring = matches!(kind.family(), Family::Ring | Family::SharedRing);
                 // A mirrored ring has at least a page.
                 let (ring_bytes, slots) = if mirrored { (4096, 64) } else { (256, 4) };
-                let shape =
-                    Shape { acknowledge, signal, mirrored, ring_bytes, slots, ..READ_SHAPE };
+                let shape = Shape { acknowledge, signal, mirrored, ring_bytes, slots, ..SHAPE };
                 let second = kind.has_second_channel() || signal == Signal::Message;
                 if (ring || !mirrored) && second && shape.check(kind).is_ok() {
                     shapes.push(shape);
@@ -238,7 +238,7 @@ impl ReadingRun {
         if self.readers.len() == 3 && self.net.chance.below(2) == 0 {
             return Ok(());
         }
-        self.net.sender(|half, own, effects| half.flush(own, effects));
+        self.net.sender(Sender::flush);
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl ReadingRun {
         if self.readers[number].offers {
             return self.fetch(number);
         }
-        let received = self.net.receiver(number, |half, own, effects| half.receive(own, effects));
+        let received = self.net.receiver(number, Receiver::receive);
         match received {
             Err(violation) => self.fail(violation),
             Ok(None) => Ok(()),
@@ -280,7 +280,7 @@ impl ReadingRun {
             let bytes = self.net.receivers[number].get(&LocalSlice { bytes, ..into });
             return self.expect(number, &bytes);
         }
-        let offer = self.net.receiver(number, |half, own, effects| half.offer(own, effects));
+        let offer = self.net.receiver(number, Receiver::offer);
         let offer = match offer {
             Err(violation) => return self.fail(violation),
             Ok(None) => return Ok(()),
@@ -327,11 +327,11 @@ impl ReadingRun {
             (5..=8, Some(number)) => self.receive(number),
             (9..=10, Some(number)) => self.release(number),
             (11, _) => {
-                let result = self.net.sender(|half, own, effects| half.advance(own, effects));
+                let result = self.net.sender(Sender::advance);
                 result.or_else(|violation| self.fail(violation))
             }
             (12, Some(number)) => {
-                self.net.receiver(number, |half, own, effects| half.acknowledge(own, effects));
+                self.net.receiver(number, Receiver::acknowledge);
                 // Indirect messages that were requested go to their requested destination.
                 let quiet =
                     self.readers[number].offer.is_none() && self.net.kind != Kind::ReadSlotIndirect;
@@ -357,15 +357,15 @@ impl ReadingRun {
             if self.sender_is_drained() {
                 return Ok(());
             }
-            self.net.sender(|half, own, effects| half.flush(own, effects));
+            self.net.sender(Sender::flush);
             for number in 0..self.readers.len() {
                 if self.readers[number].living {
                     self.receive(number)?;
                     self.release(number)?;
-                    self.net.receiver(number, |half, own, effects| half.acknowledge(own, effects));
+                    self.net.receiver(number, Receiver::acknowledge);
                 }
             }
-            let result = self.net.sender(|half, own, effects| half.advance(own, effects));
+            let result = self.net.sender(Sender::advance);
             result.or_else(|violation| self.fail(violation))?;
             self.net.carry_any().or_else(|violation| self.fail(violation))?;
         }
@@ -386,10 +386,9 @@ fn reading_run(
     kind: Kind,
     shape: &Shape,
     seed: u64,
-    spoil: impl FnOnce(&mut Network),
+    mutant: Option<ChannelMutant>,
 ) -> Result<u64, String> {
-    let mut net = Network::new(kind, shape, seed);
-    spoil(&mut net);
+    let net = Network::planted(kind, shape, seed, mutant);
     let mut run = ReadingRun { net, readers: Vec::new(), sent: 0 };
     run.connect();
     if seed % 3 == 1 && kind != Kind::ReadSlotIndirect {
@@ -413,11 +412,11 @@ fn reading_run(
 
 fn reading_shapes(kind: Kind) -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
-        for signal in [Signal::Message, Signal::Word] {
+    for acknowledge in Acknowledge::ALL {
+        for signal in Signal::ALL {
             for (slots, ring_bytes, prefetch_bytes) in [(4, 256, 0), (1, 256, 40), (3, 512, 300)] {
                 let shape =
-                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..READ_SHAPE };
+                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..SHAPE };
                 if kind.has_second_channel() || signal == Signal::Message {
                     shapes.push(shape);
                 }
@@ -433,7 +432,7 @@ fn readers_get_messages_in_order_whatever_the_network_does() {
         for shape in reading_shapes(kind) {
             let mut all = 0;
             for seed in 0..24 {
-                match reading_run(kind, &shape, seed, |_| {}) {
+                match reading_run(kind, &shape, seed, None) {
                     Ok(sent) => all += sent,
                     Err(what) => panic!("{kind} {shape:?} seed {seed}: {what}"),
                 }
@@ -445,12 +444,12 @@ fn readers_get_messages_in_order_whatever_the_network_does() {
 
 #[test]
 fn readers_of_mirrored_rings_too() {
-    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..READ_SHAPE };
+    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..SHAPE };
     for kind in [Kind::ReadRingDetached, Kind::ReadRingInlined, Kind::ReadRingNotify] {
         for prefetch_bytes in [0, 2000] {
             let shape = Shape { prefetch_bytes, ..shape };
             for seed in 0..3 {
-                if let Err(what) = reading_run(kind, &shape, seed, |_| {}) {
+                if let Err(what) = reading_run(kind, &shape, seed, None) {
                     panic!("{kind} {shape:?} seed {seed}: {what}");
                 }
             }
@@ -462,42 +461,41 @@ fn readers_of_mirrored_rings_too() {
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {
-    use super::super::ChannelMutant::{
+    use ChannelMutant::{
         BellBeforeData, ChecksumUnchecked, CreditOffByOne, NextBellNotUnset, StaleTail, WrongStart,
     };
     use Kind::{
         ReadRingDetached, ReadRingInlined, ReadRingNotify, ReadSlotDetached, ReadSlotIndirect,
         ReadSlotInlined, ReadSlotNotify,
     };
-    let prefetched = Shape { prefetch_bytes: 120, ..READ_SHAPE };
-    let words = Shape { signal: Signal::Word, ..READ_SHAPE };
+    let prefetched = Shape { prefetch_bytes: 120, ..SHAPE };
+    let words = Shape { signal: Signal::Word, ..SHAPE };
     let passive = [
-        (ReadSlotDetached, READ_SHAPE),
-        (ReadSlotInlined, READ_SHAPE),
-        (ReadSlotNotify, READ_SHAPE),
-        (ReadRingDetached, READ_SHAPE),
-        (ReadRingInlined, READ_SHAPE),
+        (ReadSlotDetached, SHAPE),
+        (ReadSlotInlined, SHAPE),
+        (ReadSlotNotify, SHAPE),
+        (ReadRingDetached, SHAPE),
+        (ReadRingInlined, SHAPE),
         (ReadRingInlined, prefetched),
-        (ReadRingNotify, READ_SHAPE),
+        (ReadRingNotify, SHAPE),
     ];
     let mut table = Vec::new();
     for (kind, shape) in passive {
         table.extend([StaleTail, WrongStart, CreditOffByOne].map(|one| (kind, shape, one)));
     }
     table.extend([
-        (ReadSlotDetached, READ_SHAPE, BellBeforeData),
+        (ReadSlotDetached, SHAPE, BellBeforeData),
         (ReadSlotIndirect, words, BellBeforeData),
-        (ReadRingDetached, READ_SHAPE, BellBeforeData),
-        (ReadRingInlined, READ_SHAPE, BellBeforeData),
-        (ReadRingInlined, READ_SHAPE, NextBellNotUnset),
+        (ReadRingDetached, SHAPE, BellBeforeData),
+        (ReadRingInlined, SHAPE, BellBeforeData),
+        (ReadRingInlined, SHAPE, NextBellNotUnset),
         (ReadRingInlined, prefetched, NextBellNotUnset),
-        (ReadSlotInlined, READ_SHAPE, ChecksumUnchecked),
+        (ReadSlotInlined, SHAPE, ChecksumUnchecked),
         (ReadRingInlined, prefetched, ChecksumUnchecked),
     ]);
     for (kind, shape, mutant) in table {
         let caught = (0..60).find(|seed| {
-            let spoiled = |net: &mut Network| net.spoil(mutant);
-            std::panic::catch_unwind(|| reading_run(kind, &shape, *seed, spoiled))
+            std::panic::catch_unwind(|| reading_run(kind, &shape, *seed, Some(mutant)))
                 .is_ok_and(|result| result.is_err())
         });
         assert!(caught.is_some(), "{kind} {mutant:?} prefetch {}", shape.prefetch_bytes);

@@ -37,7 +37,7 @@ mod tests;
 
 use super::kind::Kind;
 use super::outbound::{Frame, FrameWord, padding, staging_bytes};
-use super::shape::{Acknowledge, MemoryPlan, Shape, Signal};
+use super::shape::{MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
 pub(super) use receiver::MailboxReceiver;
@@ -127,11 +127,8 @@ pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
 pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let how = MailboxBell::of(kind, shape);
     let bells = if matches!(how, MailboxBell::Detached) { WORD * shape.slots as u64 } else { 0 };
-    let plan = MemoryPlan::words(BELLS + bells)
+    MemoryPlan::words(BELLS + bells)
+        .with_tail(shape)
         .with_buffer(how.step(shape) * shape.slots as u64, Access::WRITE)
-        .with_receives(how.receives(shape));
-    if matches!(shape.acknowledge, Acknowledge::ReadTail) {
-        return MemoryPlan { bells_access: Access::WRITE.with(Access::READ), ..plan };
-    }
-    plan
+        .with_receives(how.receives(shape))
 }

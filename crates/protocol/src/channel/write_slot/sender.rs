@@ -1,8 +1,8 @@
 //! The sender of messages into its own mailboxes.
 
 use super::super::canary::mutant;
-use super::super::effects::{Effects, Notify};
-use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, Peer, PeerRegions, Step};
+use super::super::effects::{Effects, Notify, Peer};
+use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, PeerRegions, Step};
 use super::super::kind::Kind;
 use super::super::outbound::{BELL, Frame, FrameWord, Outbound, PushSender};
 use super::super::shape::Shape;

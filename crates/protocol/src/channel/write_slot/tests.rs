@@ -2,25 +2,16 @@ extern crate std;
 
 use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::shape::{Acknowledge, Shape, Signal};
 use super::super::tests::network::Network;
+use super::super::tests::suite;
 use super::{BELLS, CHOSEN, bell, immediate};
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
 
-const SHAPE: Shape = Shape {
-    message_bytes_max: 70,
-    slots: 5,
-    ring_bytes: 4096,
-    peers_max: 3,
-    mirrored: false,
-    prefetch_bytes: 0,
-    acknowledge: Acknowledge::Word,
-    signal: Signal::Word,
-    device: DeviceWords::Nothing,
-    piece_bytes: 1 << 16,
-};
+const SHAPE: Shape =
+    Shape { message_bytes_max: 70, slots: 5, signal: Signal::Word, ..suite::SHAPE };
 
 /// All channels with mailboxes of a single sender.
 const WAYS: [(Kind, Signal); 4] = [
@@ -31,9 +22,8 @@ const WAYS: [(Kind, Signal); 4] = [
 ];
 
 fn each(then: impl Fn(Kind, Shape)) {
-    let ways = [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail];
     for (kind, signal) in WAYS {
-        for acknowledge in ways {
+        for acknowledge in Acknowledge::ALL {
             then(kind, Shape { signal, acknowledge, ..SHAPE });
         }
     }
