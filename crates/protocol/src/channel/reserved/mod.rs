@@ -32,7 +32,6 @@
 //! messages, but not make the receiver access memory outside its own. A sender that writes an invalid word is muted
 //! until it is lost.
 
-mod grants;
 mod receiver;
 mod sender;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The receiver of messages in a pool of mailboxes.
 
 use super::super::canary::{ChannelMutant, mutant};
-use super::super::effects::{Effects, Name, Peer};
+use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions,
     PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
@@ -9,18 +9,18 @@ use super::super::half::{
 use super::super::inbound::{ReceiveHalf, post_receives};
 use super::super::kind::Kind;
 use super::super::shape::{Shape, Signal};
-use super::{RECEIVES, REQUEST, REQUESTS, WORD, step_bytes};
+use super::{GRANT_BITS, RECEIVES, REQUEST, REQUESTS, STATE, WORD, step_bytes};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::{Memory, Planted};
+use farside_base::{Memory, Planted, RemoteSlice};
 
 /// The name of WRITEs of states.
-pub(super) const NAME: Name = Name(0);
+const NAME: Name = Name(0);
 
 /// The state of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ReservedState {
+enum ReservedState {
     Free,
     /// A sender may write into it.
     Granted,
@@ -30,37 +30,37 @@ pub(super) enum ReservedState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Mailbox {
-    pub(super) state: ReservedState,
+struct Mailbox {
+    state: ReservedState,
     /// The sender to which it was granted.
-    pub(super) peer: Peer,
+    peer: Peer,
     /// That sender is gone.
-    pub(super) orphan: bool,
+    orphan: bool,
     /// The size of its message.
-    pub(super) bytes: u32,
+    bytes: u32,
 }
 
 /// A sender, as the receiver knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct From {
-    pub(super) regions: Option<PeerRegions>,
+struct From {
+    regions: Option<PeerRegions>,
     /// It broke the protocol: its words are ignored.
-    pub(super) muted: bool,
+    muted: bool,
     /// The number of requests seen.
-    pub(super) requests: u64,
+    requests: u64,
     /// It has a request without a grant.
-    pub(super) asks: bool,
+    asks: bool,
     /// The mailbox that it was granted and has not filled.
-    pub(super) granted: Option<u32>,
-    pub(super) grants: u64,
+    granted: Option<u32>,
+    grants: u64,
     /// The mailbox of the last grant.
-    pub(super) last: u32,
+    last: u32,
     /// The number of its messages that are released, and the number acknowledged to it.
-    pub(super) released: u64,
-    pub(super) told: u64,
+    released: u64,
+    told: u64,
     /// A state is in flight; another one has to follow it.
-    pub(super) flying: bool,
-    pub(super) due: bool,
+    flying: bool,
+    due: bool,
 }
 
 /// The receiver half of `write-slot-reserved`.
@@ -69,21 +69,21 @@ pub(super) struct From {
 /// sender and of a bell per granted mailbox. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedReceiver {
-    pub(super) shape: Shape,
-    pub(super) step: u64,
-    pub(super) regions: OwnRegions,
-    pub(super) senders: Vec<From>,
+    shape: Shape,
+    step: u64,
+    regions: OwnRegions,
+    senders: Vec<From>,
     /// Senders from this number on were never connected.
-    pub(super) senders_end: usize,
-    pub(super) mailboxes: Vec<Mailbox>,
-    pub(super) free: VecDeque<u32>,
+    senders_end: usize,
+    mailboxes: Vec<Mailbox>,
+    free: VecDeque<u32>,
     /// Senders that wait for a mailbox, in turn.
-    pub(super) waiting: VecDeque<Peer>,
+    waiting: VecDeque<Peer>,
     /// Mailboxes with bells to be polled, in the order of grants (words).
-    pub(super) granted: VecDeque<u32>,
+    granted: VecDeque<u32>,
     /// Mailboxes with messages that the program has not received (messages).
-    pub(super) ready: VecDeque<u32>,
-    pub(super) mutant: Planted<ChannelMutant>,
+    ready: VecDeque<u32>,
+    mutant: Planted<ChannelMutant>,
 }
 
 impl ReservedReceiver {
@@ -106,7 +106,7 @@ impl ReservedReceiver {
         }
     }
 
-    pub(super) fn sender(&mut self, peer: Peer) -> Option<&mut From> {
+    fn sender(&mut self, peer: Peer) -> Option<&mut From> {
         self.senders.get_mut(usize::from(peer.0))
     }
 
@@ -179,6 +179,94 @@ impl ReservedReceiver {
             mailbox.state = ReservedState::Free;
         }
         self.free.push_back(slot);
+    }
+
+    /// Handles the request of a sender for a mailbox.
+    fn asked(&mut self, peer: Peer) -> Checked {
+        let from = self.sender(peer).filter(|from| !from.asks);
+        let Some(from) = from else {
+            return Err(Violation("asks for two mailboxes"));
+        };
+        from.asks = true;
+        if from.granted.is_none() {
+            self.waiting.push_back(peer);
+        }
+        Ok(())
+    }
+
+    /// Handles a filled mailbox.
+    fn filled(&mut self, slot: u32, bytes: u32, state: ReservedState) {
+        let Some(mailbox) = self.mailboxes.get_mut(slot as usize) else {
+            return;
+        };
+        (mailbox.state, mailbox.bytes) = (state, bytes);
+        let (peer, orphan) = (mailbox.peer, mailbox.orphan);
+        let Some(from) = self.sender(peer).filter(|_| !orphan) else {
+            return;
+        };
+        from.granted = None;
+        if from.asks {
+            self.waiting.push_back(peer);
+        }
+    }
+
+    /// Grants free mailboxes to waiting senders.
+    fn serve(&mut self, effects: &mut Effects) {
+        while let (Some(peer), Some(slot)) =
+            (self.waiting.front().copied(), self.free.front().copied())
+        {
+            self.waiting.pop_front();
+            if !mutant!(self, SlotGrantedTwice) {
+                self.free.pop_front();
+            }
+            let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
+                continue;
+            };
+            from.asks = false;
+            from.granted = Some(slot);
+            from.grants += 1;
+            from.last = slot;
+            if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
+                *mailbox = Mailbox { state: ReservedState::Granted, peer, orphan: false, bytes: 0 };
+            }
+            if self.shape.signal == Signal::Word {
+                self.granted.push_back(slot);
+            }
+            Self::tell(self.shape.signal, from, peer, Some(slot), effects);
+        }
+    }
+
+    /// Sends a sender its grant, and the number of its released messages.
+    fn tell(
+        signal: Signal,
+        from: &mut From,
+        peer: Peer,
+        grant: Option<u32>,
+        effects: &mut Effects,
+    ) {
+        let Some(to) = from.regions else {
+            return;
+        };
+        match signal {
+            Signal::Message => {
+                let slot = grant.map_or(0, |slot| slot + 1);
+                let immediate = Some((from.released as u32) << GRANT_BITS | slot);
+                effects.send_inline(peer, NAME, Notify::No, &[], immediate);
+            }
+            Signal::Word if from.flying => {
+                from.due = true;
+                return;
+            }
+            Signal::Word => {
+                from.flying = true;
+                let low = u64::from(from.released as u32);
+                let state = from.grants << 48 | u64::from(from.last) << 32 | low;
+                let place = RemoteSlice { region: to.bells, offset: STATE };
+                let word = state.to_le_bytes();
+                effects.write_inline(peer, NAME, Notify::Yes, &[&word], place, None);
+            }
+        }
+        from.told = from.released;
     }
 }
 

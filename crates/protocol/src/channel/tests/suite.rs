@@ -6,7 +6,7 @@ extern crate std;
 use super::super::canary::ChannelMutant;
 use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
 use super::super::kind::{Family, Kind};
-use super::super::machine::{Half as _, Receiver, Sender};
+use super::super::machine::Receiver;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::network::{Network, OWN, PostedVerb, Xorshift64};
 use farside_base::{LocalSlice, Memory as _, RegionId};
@@ -14,7 +14,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-pub(in crate::channel) const SHAPE: Shape = Shape {
+pub(crate) const SHAPE: Shape = Shape {
     message_bytes_max: 60,
     slots: 4,
     ring_bytes: 256,
@@ -67,13 +67,14 @@ fn messages_come_in_order_through_a_network_in_order() {
         for shape in shapes(kind) {
             let case = format!("{kind} {shape:?}");
             let mut net = Network::all(kind, shape, 1);
-            let gathers = kind != Kind::SendBufferless;
             for number in 0..60_u32 {
                 let message = content(kind, 0, number);
-                let gather = gathers && number % 2 == 1;
-                let mut send =
-                    || if gather { net.gather(0, &message) } else { net.send(0, &message) };
-                let mut sent = send();
+                let gather = kind != Kind::SendBufferless && number % 2 == 1;
+                let send = |net: &mut Network| match gather {
+                    true => net.gather(0, &message),
+                    false => net.send(0, &message),
+                };
+                let mut sent = send(&mut net);
                 for _ in 0..8 {
                     if sent.is_ok() {
                         break;
@@ -82,7 +83,7 @@ fn messages_come_in_order_through_a_network_in_order() {
                     let nothing = net.found(0).unwrap();
                     assert_eq!(nothing, None, "{case}");
                     net.run();
-                    sent = if gather { net.gather(0, &message) } else { net.send(0, &message) };
+                    sent = send(&mut net);
                 }
                 let sent = sent.expect(&case);
                 if kind.family() == Family::SendReceive {
@@ -107,13 +108,7 @@ fn messages_come_in_order_through_a_network_in_order() {
 
 /// Senders that send, requests in any order, messages held and released in any order, deaths at any time with a partly
 /// landed WRITE: every message of a living sender arrives, once and complete.
-pub(in crate::channel) fn push_run(
-    kind: Kind,
-    shape: &Shape,
-    seed: u64,
-    messages: u32,
-    deaths: usize,
-) {
+pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
     let case = format!("{kind}, {shape:?}, seed {seed}");
     let mut dice = Xorshift64::new(seed);
     let senders = if kind.shares_receiver() { 3 } else { 1 };
@@ -200,6 +195,15 @@ fn message(number: u64, max: u32) -> Vec<u8> {
     (0..bytes).map(|at| (number * 31 + at as u64 * 7) as u8).collect()
 }
 
+/// Why a run failed.
+struct RunFailure(String);
+
+impl<E: core::fmt::Debug> From<E> for RunFailure {
+    fn from(what: E) -> Self {
+        Self(format!("{what:?}"))
+    }
+}
+
 struct ReadingRun {
     net: Network,
     readers: Vec<ExpectedReader>,
@@ -207,10 +211,6 @@ struct ReadingRun {
 }
 
 impl ReadingRun {
-    fn fail<T>(&self, what: impl core::fmt::Debug) -> Result<T, String> {
-        Err(format!("{:?} after {} messages", what, self.sent))
-    }
-
     fn connect(&mut self) {
         let number = self.net.connect();
         assert_eq!(number, self.readers.len());
@@ -218,7 +218,7 @@ impl ReadingRun {
         self.readers.push(ExpectedReader { next, held, offer: None, offers: false, living: true });
     }
 
-    fn send(&mut self) -> Result<(), String> {
+    fn send(&mut self) -> Result<(), RunFailure> {
         let bytes = message(self.sent, self.net.shape.message_bytes_max);
         let lend = self.net.chance.below(3) == 0;
         let result = self.net.sender(|half, own, effects| {
@@ -231,47 +231,38 @@ impl ReadingRun {
         match result {
             Ok(_) => self.sent += 1,
             Err(HalfRefusal::Full | HalfRefusal::Lost) => {}
-            Err(refusal) => return self.fail(refusal),
+            Err(refusal) => return Err(refusal.into()),
         }
         // Readers that connect now do not get unannounced messages, but learn of them later: batches are left open at
         // random only while no reader connects.
         if self.readers.len() == 3 && self.net.chance.below(2) == 0 {
             return Ok(());
         }
-        self.net.sender(Sender::flush);
+        self.net.flush(0);
         Ok(())
     }
 
-    fn expect(&mut self, number: usize, bytes: &[u8]) -> Result<(), String> {
+    fn expect(&mut self, number: usize, bytes: &[u8]) -> Result<(), RunFailure> {
         let next = self.readers[number].next;
         if next >= self.sent || bytes != message(next, self.net.shape.message_bytes_max) {
-            return self.fail(format!("reader {number} has something else for message {next}"));
+            return Err(format!("reader {number} has something else for message {next}").into());
         }
         self.readers[number].next += 1;
         Ok(())
     }
 
-    fn receive(&mut self, number: usize) -> Result<(), String> {
+    fn receive(&mut self, number: usize) -> Result<(), RunFailure> {
         if self.readers[number].offers {
             return self.fetch(number);
         }
-        let received = self.net.receiver(number, Receiver::receive);
-        match received {
-            Err(violation) => self.fail(violation),
-            Ok(None) => Ok(()),
-            Ok(Some(received)) => {
-                let Content::Buffer { offset, bytes } = received.content else {
-                    return self.fail("an integer");
-                };
-                let slice = LocalSlice { region: RegionId(0), offset, bytes };
-                let bytes = self.net.receivers[number].get(&slice);
-                self.readers[number].held.push(received.held);
-                self.expect(number, &bytes)
-            }
+        if let Some((received, bytes)) = self.net.found(number)? {
+            self.readers[number].held.push(received.held);
+            self.expect(number, &bytes)?;
         }
+        Ok(())
     }
 
-    fn fetch(&mut self, number: usize) -> Result<(), String> {
+    fn fetch(&mut self, number: usize) -> Result<(), RunFailure> {
         if let Some((held, into)) = self.readers[number].offer {
             let fetched =
                 self.net.receiver(number, |half, own, effects| half.fetched(held, own, effects));
@@ -280,37 +271,27 @@ impl ReadingRun {
             let bytes = self.net.receivers[number].get(&LocalSlice { bytes, ..into });
             return self.expect(number, &bytes);
         }
-        let offer = self.net.receiver(number, Receiver::offer);
-        let offer = match offer {
-            Err(violation) => return self.fail(violation),
-            Ok(None) => return Ok(()),
-            Ok(Some(offer)) => offer,
-        };
+        let Some(offer) = self.net.receiver(number, Receiver::offer)? else { return Ok(()) };
         let (region, offset) = match self.net.kind {
             Kind::ReadSlotIndirect => (RegionId(0), u64::from(self.net.shape.slots) * 64),
             _ => (RegionId(2), 24),
         };
         let into = LocalSlice { region, offset, bytes: offer.bytes_max };
-        let result = self.net.receiver(number, |half, own, effects| {
+        self.net.receiver(number, |half, own, effects| {
             half.receive_into(offer.held, into, own, effects)
-        });
-        if let Err(refusal) = result {
-            return self.fail(refusal);
-        }
+        })?;
         self.readers[number].offer = Some((offer.held, into));
         Ok(())
     }
 
-    fn release(&mut self, number: usize) -> Result<(), String> {
+    fn release(&mut self, number: usize) -> Result<(), RunFailure> {
         let held = self.readers[number].held.len();
         if held == 0 {
             return Ok(());
         }
         let at = self.net.chance.below(held);
         let held = self.readers[number].held.swap_remove(at);
-        let result =
-            self.net.receiver(number, |half, own, effects| half.release(held, own, effects));
-        result.or_else(|refusal| self.fail(refusal))
+        Ok(self.net.receiver(number, |half, own, effects| half.release(held, own, effects))?)
     }
 
     fn living(&mut self) -> Option<usize> {
@@ -319,17 +300,29 @@ impl ReadingRun {
         if living.is_empty() { None } else { Some(living[self.net.chance.below(living.len())]) }
     }
 
-    fn step(&mut self) -> Result<(), String> {
+    fn run(&mut self, seed: u64) -> Result<(), RunFailure> {
+        for at in 0..400 {
+            self.step()?;
+            let shared = self.net.kind.shares_sender() && self.readers.len() < 3;
+            if shared && at % 130 == 100 {
+                self.connect();
+            }
+            if self.readers.len() > 2 && at == 300 && seed.is_multiple_of(5) {
+                self.net.lose_reader(0);
+                self.readers[0].living = false;
+            }
+        }
+        self.drain()
+    }
+
+    fn step(&mut self) -> Result<(), RunFailure> {
         let act = self.net.chance.below(20);
         let reader = self.living();
         match (act, reader) {
             (0..=4, _) => self.send(),
             (5..=8, Some(number)) => self.receive(number),
             (9..=10, Some(number)) => self.release(number),
-            (11, _) => {
-                let result = self.net.sender(Sender::advance);
-                result.or_else(|violation| self.fail(violation))
-            }
+            (11, _) => Ok(self.net.advance(0)?),
             (12, Some(number)) => {
                 self.net.receiver(number, Receiver::acknowledge);
                 // Indirect messages that were requested go to their requested destination.
@@ -340,7 +333,7 @@ impl ReadingRun {
                 }
                 Ok(())
             }
-            _ => self.net.carry_any().or_else(|violation| self.fail(violation)),
+            _ => Ok(self.net.carry_any()?),
         }
     }
 
@@ -352,12 +345,12 @@ impl ReadingRun {
     }
 
     /// Runs until every message is received and acknowledged.
-    fn drain(&mut self) -> Result<(), String> {
+    fn drain(&mut self) -> Result<(), RunFailure> {
         for _ in 0..20_000 {
             if self.sender_is_drained() {
                 return Ok(());
             }
-            self.net.sender(Sender::flush);
+            self.net.flush(0);
             for number in 0..self.readers.len() {
                 if self.readers[number].living {
                     self.receive(number)?;
@@ -365,12 +358,11 @@ impl ReadingRun {
                     self.net.receiver(number, Receiver::acknowledge);
                 }
             }
-            let result = self.net.sender(Sender::advance);
-            result.or_else(|violation| self.fail(violation))?;
-            self.net.carry_any().or_else(|violation| self.fail(violation))?;
+            self.net.advance(0)?;
+            self.net.carry_any()?;
         }
         let next: Vec<_> = self.readers.iter().map(|reader| reader.next).collect();
-        self.fail(format!("stuck, readers at {next:?}"))
+        Err(format!("stuck, readers at {next:?}").into())
     }
 
     fn sender_is_drained(&self) -> bool {
@@ -395,19 +387,11 @@ fn reading_run(
         run.connect();
     }
     run.readers[0].offers = seed % 4 >= 2;
-    for at in 0..400 {
-        run.step()?;
-        let shared = kind.shares_sender() && run.readers.len() < 3;
-        if shared && at % 130 == 100 {
-            run.connect();
-        }
-        if run.readers.len() > 2 && at == 300 && seed.is_multiple_of(5) {
-            run.net.lose_reader(0);
-            run.readers[0].living = false;
-        }
-    }
-    run.drain()?;
-    Ok(run.sent)
+    let RunFailure(what) = match run.run(seed) {
+        Ok(()) => return Ok(run.sent),
+        Err(failure) => failure,
+    };
+    Err(format!("{what} after {} messages", run.sent))
 }
 
 fn reading_shapes(kind: Kind) -> Vec<Shape> {
