@@ -17,6 +17,9 @@ use farside_base::{Access, LocalSlice, Memory, Planted, RemoteSlice};
 /// for all other requests.
 pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
 
+/// The offset of the tail in the receiver's bells.
+const TAIL: u64 = 0;
+
 /// Receives that a sender keeps posted, per peer, for acknowledgements that come as messages.
 ///
 /// The sender may handle them late, so there must be enough for all that it has not handled. Those are within its
@@ -57,8 +60,6 @@ pub(super) struct Progress {
     unit: u64,
     /// The offset of the word in the sender's bells.
     word: u64,
-    /// The offset of the tail in the receiver's bells.
-    remote: u64,
     /// The position up to which messages are known to be processed.
     tail: u64,
     /// A READ of the remote tail is in flight.
@@ -67,7 +68,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) const fn new(way: Acknowledge, peer: Peer, unit: u64, word: u64) -> Self {
-        Self { way, peer, unit, word, remote: 0, tail: 0, looking: false }
+        Self { way, peer, unit, word, tail: 0, looking: false }
     }
 
     /// The word is at this offset.
@@ -115,7 +116,7 @@ impl Progress {
         if self.way == Acknowledge::ReadTail && !self.looking {
             self.looking = true;
             let into = LocalSlice { region: regions.bells, offset: self.word, bytes: 8 };
-            let from = RemoteSlice { region: to.bells, offset: self.remote };
+            let from = RemoteSlice { region: to.bells, offset: TAIL };
             effects.read(self.peer, ACKNOWLEDGEMENT, into, from);
         }
     }

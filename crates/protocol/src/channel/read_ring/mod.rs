@@ -37,7 +37,6 @@
 //! known first, by a READ of the bell alone; otherwise one READ fetches length and message, as much as the head
 //! permits, and the next offer waits for it. An offer fetches again what was fetched for `receive` and not taken.
 
-mod fetch;
 mod receiver;
 mod sender;
 #[cfg(test)]

@@ -75,9 +75,9 @@ impl ReadRingSender {
     fn notify(&mut self, effects: &mut Effects) -> bool {
         let head = self.flushed;
         let mut waits = false;
-        for (peer, to) in self.store.readers.living() {
+        for (peer, to) in self.store.living() {
             let Some(notices) = self.notices.get_mut(usize::from(peer.0)) else { break };
-            let tail = self.store.readers.tail_of(peer).unwrap_or(0);
+            let tail = self.store.tail_of(peer).unwrap_or(0);
             let over = |notice: &Notice| notice.arrived && notice.head <= tail;
             while notices.open.front().is_some_and(over) {
                 notices.open.pop_front();
@@ -193,7 +193,7 @@ impl PullSender for ReadRingSender {
             ReadRingForm::Notify => {
                 if self.notify(step.effects) {
                     // The next `advance` detects and reports the same violation.
-                    let _ = self.store.readers.look(self.flushed, step.own);
+                    let _ = self.store.look(step.own);
                     self.notify(step.effects);
                 }
             }

@@ -31,7 +31,6 @@
 //! *Sending* copies bytes into the mailbox. Without a copy, the message is built in the memory that
 //! [`loan`](super::Sender::loan) returns, and sent as its slice; it is done when all readers have released it.
 
-mod fetch;
 mod receiver;
 mod sender;
 #[cfg(test)]

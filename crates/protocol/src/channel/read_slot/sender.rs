@@ -55,7 +55,7 @@ impl PullSender for ReadMailboxSender {
     }
 
     fn start<M: Memory>(&mut self, _: Peer, step: &mut Step<'_, M>) -> Checked<u64> {
-        if self.form == ReadSlotForm::Detached && self.store.readers.living().next().is_none() {
+        if self.form == ReadSlotForm::Detached && self.store.living().next().is_none() {
             // Readers may write outside their own words, and the last ones are gone.
             for slot in 0..self.boxes.slots {
                 reach(self.store.bells.store(slot * WORD, 0, step.own))?;
@@ -77,7 +77,7 @@ impl PullSender for ReadMailboxSender {
                 reach(own.buffer.store_word(mailbox, bell))
             }
             ReadSlotForm::Notify => {
-                for (peer, to) in self.store.readers.living() {
+                for (peer, to) in self.store.living() {
                     match self.store.shape.signal {
                         Signal::Message => {
                             let notice = (bytes << self.slot_bits) | slot as u32;
