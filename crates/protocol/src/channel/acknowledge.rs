@@ -296,9 +296,9 @@ impl Acknowledger {
 mod tests {
     extern crate std;
 
-    use super::super::tests::network::{Plain, Xorshift64};
+    use super::super::tests::network::Plain;
     use super::*;
-    use farside_base::RemoteRegionId;
+    use farside_base::{Random, RemoteRegionId};
     use std::collections::VecDeque;
 
     /// A sender that handles acknowledgements at arbitrary times, and its receiver.
@@ -401,16 +401,16 @@ mod tests {
         for (unit, units, messages_max) in
             [(1, 1, 0), (1, 7, 0), (1, 8, 0), (1, 64, 0), (8, 8, 2), (8, 64, 5), (8, 128, 64)]
         {
-            let mut chance = Xorshift64::new(unit * 1000 + units);
+            let mut chance = Random::new(unit * 1000 + units);
             let mut pair = AcknowledgedPair::new(unit, unit * units, messages_max);
             let mut most = 0;
             for _ in 0..200_000 {
                 match chance.below(16) {
                     0..6 => {
                         let longest = if unit == 1 { 1 } else { units / 2 };
-                        let short = 1 + chance.below(2) as u64;
-                        let long = 1 + chance.below(longest as usize) as u64;
-                        pair.send(if chance.below(4) == 0 { long } else { short }.min(longest));
+                        let short = 1 + chance.below(2);
+                        let long = 1 + chance.below(longest);
+                        pair.send(if chance.one_in(4) { long } else { short }.min(longest));
                     }
                     6..10 => pair.process(),
                     10..12 => pair.acknowledge(),

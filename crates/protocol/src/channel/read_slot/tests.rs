@@ -110,6 +110,7 @@ fn notices_and_starts_are_checked() {
     assert_eq!(one.arrive(arrival(Some(1))), Err(Violation("a message where none comes")));
 
     let mut late = Network::new(Kind::ReadSlotDetached, &SHAPE, 1);
+    late.lags = false;
     late.connect();
     late.senders[0].bells.store_word(0, u64::MAX).unwrap();
     let started = late.settle().and_then(|()| late.take_any().map(|_| ()));

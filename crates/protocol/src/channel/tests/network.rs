@@ -18,34 +18,13 @@ use super::super::machine::{Half, Receiver, Sender};
 use super::super::shape::{MemoryPlan, Shape};
 use core::cell::{Cell, RefCell};
 use farside_base::{
-    LocalSlice, Memory, Operation, OutOfBounds, RegionId, RegionKind, RemoteRegionId, RemoteSlice,
-    Source,
+    LocalSlice, Memory, Operation, OutOfBounds, Random, RegionId, RegionKind, RemoteRegionId,
+    RemoteSlice, Source,
 };
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;
-
-/// Pseudo-random numbers.
-#[derive(Clone, Debug)]
-pub(crate) struct Xorshift64(u64);
-
-impl Xorshift64 {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        ((self.word() >> 11) % bound.max(1) as u64) as usize
-    }
-}
 
 /// Plain memory; its end joins its beginning if it is planned as mirrored.
 #[derive(Debug)]
@@ -77,21 +56,21 @@ impl Plain {
         offset: u64,
         bytes: u32,
         (from, to): (usize, usize),
-        chance: &mut Xorshift64,
+        chance: &mut Random,
     ) -> Vec<u8> {
         self.check(offset, u64::from(bytes)).expect("READs stay inside");
         let states = self.states.borrow();
         // Often all from one moment, often from the two ends, sometimes from any moment.
-        let whole = chance.below(3);
-        let mut moment = from + chance.below(to + 1 - from);
+        let whole = chance.index(3);
+        let mut moment = from + chance.index(to + 1 - from);
         let mut state = 0;
         let mut out = Vec::new();
         for at in offset as usize..offset as usize + bytes as usize {
             if (at % 8 == 0 && whole > 0) || at == offset as usize {
                 moment = match whole {
                     0 => moment,
-                    1 => from + chance.below(to + 1 - from),
-                    _ => [from, to][chance.below(2)],
+                    1 => from + chance.index(to + 1 - from),
+                    _ => [from, to][chance.index(2)],
                 };
                 state = states.partition_point(|(since, _)| *since <= moment) - 1;
             }
@@ -325,7 +304,7 @@ fn carry_out<A: Half, B: Half>(
     flight: &RequestInFlight,
     (from, to, peer): (&mut Endpoint<A>, &mut Endpoint<B>, usize),
     moments: (usize, usize),
-    chance: &mut Xorshift64,
+    chance: &mut Random,
 ) -> Checked {
     let peer = Peer(peer as u16);
     // Receivers share their receives, senders have some for each peer.
@@ -378,7 +357,7 @@ pub(crate) struct Network {
     pub(crate) flying: VecDeque<RequestInFlight>,
     /// The number of requests by the halves, senders' first.
     pub(crate) requests: [usize; 2],
-    pub(crate) chance: Xorshift64,
+    pub(crate) chance: Random,
     /// Readers may see earlier contents of the sender's memory.
     pub(crate) lags: bool,
     mutant: Option<ChannelMutant>,
@@ -420,7 +399,7 @@ impl Network {
             receivers: Vec::new(),
             flying: VecDeque::new(),
             requests: [0; 2],
-            chance: Xorshift64::new(seed),
+            chance: Random::new(seed),
             lags: true,
             mutant,
         };
@@ -494,7 +473,7 @@ impl Network {
     pub(crate) fn connect(&mut self) -> usize {
         self.add_receiver();
         let receiver = self.receivers.len() - 1;
-        if self.chance.below(2) == 0 {
+        if self.chance.index(2) == 0 {
             self.connect_receiver(0, receiver);
             self.connect_sender(0, receiver);
         } else {
@@ -582,8 +561,8 @@ impl Network {
         } else {
             let since = if *lags { flight.since } else { now };
             let from = receiver.clock.get().max(since);
-            let prompt = !*lags || chance.below(2) == 0;
-            let moment = if prompt { now } else { from + chance.below(now + 1 - from) };
+            let prompt = !*lags || chance.index(2) == 0;
+            let moment = if prompt { now } else { from + chance.index(now + 1 - from) };
             receiver.clock.set(moment);
             carry_out(&flight, (receiver, sender, flight.receiver), (since, moment), chance)
         };
@@ -638,7 +617,7 @@ impl Network {
         if self.flying.is_empty() {
             return Ok(());
         }
-        let mut at = self.chance.below(self.flying.len());
+        let mut at = self.chance.index(self.flying.len());
         if self.kind.requirements(&self.shape).message_order {
             let key = |one: &RequestInFlight| (one.sender, one.receiver, one.to_receiver);
             let chosen = key(&self.flying[at]);

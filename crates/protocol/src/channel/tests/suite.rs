@@ -8,8 +8,9 @@ use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
 use super::super::kind::{Family, Kind};
 use super::super::machine::Receiver;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
-use super::network::{Network, OWN, PostedVerb, Xorshift64};
-use farside_base::{LocalSlice, Memory as _, RegionId};
+use super::network::{Network, OWN, PostedVerb};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory as _, Random, RegionId};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -110,10 +111,10 @@ fn messages_come_in_order_through_a_network_in_order() {
 /// landed WRITE: every message of a living sender arrives, once and complete.
 pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
     let case = format!("{kind}, {shape:?}, seed {seed}");
-    let mut dice = Xorshift64::new(seed);
+    let mut dice = Random::new(seed);
     let senders = if kind.shares_receiver() { 3 } else { 1 };
     let mut net = Network::all(kind, *shape, senders as u16);
-    net.chance = Xorshift64::new(seed + 1);
+    net.chance = Random::new(seed + 1);
     let (mut sent, mut came) = ([0_u32; 3], [const { Vec::new() }; 3]);
     let mut living: Vec<usize> = (0..senders).collect();
     let mut holding: Vec<(Received, Vec<u8>)> = Vec::new();
@@ -121,11 +122,11 @@ pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deat
     while living.iter().any(|from| came[*from].len() < messages as usize) {
         steps += 1;
         assert!(steps < 200_000, "stuck after {sent:?}: {case}");
-        let from = living[dice.below(living.len())];
-        match dice.below(9) {
+        let from = living[dice.index(living.len())];
+        match dice.index(9) {
             0 | 1 if sent[from] < messages => {
                 let bytes = content(kind, from, sent[from]);
-                let gather = kind != Kind::SendBufferless && dice.below(2) == 0;
+                let gather = kind != Kind::SendBufferless && dice.index(2) == 0;
                 let result = if gather { net.gather(from, &bytes) } else { net.put(from, &bytes) };
                 sent[from] += u32::from(result.is_ok());
             }
@@ -143,8 +144,8 @@ pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deat
                     holding.push((received, bytes));
                 }
             }
-            _ if !holding.is_empty() && dice.below(4) > 0 => {
-                let (received, bytes) = holding.swap_remove(dice.below(holding.len()));
+            _ if !holding.is_empty() && dice.index(4) > 0 => {
+                let (received, bytes) = holding.swap_remove(dice.index(holding.len()));
                 if let Content::Buffer { offset, bytes: length } = received.content {
                     let slice = LocalSlice { region: OWN.buffer, offset, bytes: length };
                     let now = net.receivers[0].get(&slice);
@@ -152,13 +153,13 @@ pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deat
                 }
                 net.release(received.held).expect(&case);
             }
-            _ if senders - living.len() < deaths && dice.below(messages as usize * 8) == 0 => {
+            _ if senders - living.len() < deaths && dice.index(messages as usize * 8) == 0 => {
                 let flights = net.flights(from, true);
-                if let Some(at) = flights.get(dice.below(flights.len() + 1))
+                if let Some(at) = flights.get(dice.index(flights.len() + 1))
                     && let PostedVerb::Write(bytes, to, _) = &net.flying[*at].verb
                     && to.region.0 == OWN.buffer.0
                 {
-                    let part = dice.below(bytes.len() / 8 + 1) * 8;
+                    let part = dice.index(bytes.len() / 8 + 1) * 8;
                     net.receivers[0].buffer.write(to.offset, &bytes[..part]).unwrap();
                 }
                 net.lose(from);
@@ -175,6 +176,16 @@ fn pushed_messages_come_once_and_whole_whatever_the_network_does() {
         for shape in shapes(kind) {
             (1..12).for_each(|seed| push_run(kind, &shape, seed, 100, 0));
         }
+    }
+}
+
+#[test]
+fn acknowledgement_of_more_than_was_sent_is_a_violation() {
+    for kind in [Kind::Send, Kind::WriteSlotInlined, Kind::RingInlined] {
+        let mut net = Network::all(kind, SHAPE, 1);
+        net.send(0, &[1; 4]).unwrap();
+        net.senders[0].bells.store_word(0, 64).unwrap();
+        assert_eq!(net.advance(0), Err(Violation("acknowledges more than was sent")), "{kind}");
     }
 }
 
@@ -220,10 +231,10 @@ impl ReadingRun {
 
     fn send(&mut self) -> Result<(), RunFailure> {
         let bytes = message(self.sent, self.net.shape.message_bytes_max);
-        let lend = self.net.chance.below(3) == 0;
+        let lend = self.net.chance.index(3) == 0;
         let result = self.net.sender(|half, own, effects| {
             if lend && let Some(slice) = half.loan(bytes.len() as u32, own) {
-                farside_base::Memory::write(own.buffer, slice.offset, &bytes).unwrap();
+                own.buffer.write(slice.offset, &bytes).unwrap();
                 return half.send(Payload::Gather(&[slice]), own, effects);
             }
             half.send(Payload::Bytes(&bytes), own, effects)
@@ -235,7 +246,7 @@ impl ReadingRun {
         }
         // Readers that connect now do not get unannounced messages, but learn of them later: batches are left open at
         // random only while no reader connects.
-        if self.readers.len() == 3 && self.net.chance.below(2) == 0 {
+        if self.readers.len() == 3 && self.net.chance.index(2) == 0 {
             return Ok(());
         }
         self.net.flush(0);
@@ -289,7 +300,7 @@ impl ReadingRun {
         if held == 0 {
             return Ok(());
         }
-        let at = self.net.chance.below(held);
+        let at = self.net.chance.index(held);
         let held = self.readers[number].held.swap_remove(at);
         Ok(self.net.receiver(number, |half, own, effects| half.release(held, own, effects))?)
     }
@@ -297,7 +308,7 @@ impl ReadingRun {
     fn living(&mut self) -> Option<usize> {
         let living: Vec<_> =
             (0..self.readers.len()).filter(|at| self.readers[*at].living).collect();
-        if living.is_empty() { None } else { Some(living[self.net.chance.below(living.len())]) }
+        if living.is_empty() { None } else { Some(living[self.net.chance.index(living.len())]) }
     }
 
     fn run(&mut self, seed: u64) -> Result<(), RunFailure> {
@@ -316,7 +327,7 @@ impl ReadingRun {
     }
 
     fn step(&mut self) -> Result<(), RunFailure> {
-        let act = self.net.chance.below(20);
+        let act = self.net.chance.index(20);
         let reader = self.living();
         match (act, reader) {
             (0..=4, _) => self.send(),
@@ -328,7 +339,7 @@ impl ReadingRun {
                 // Indirect messages that were requested go to their requested destination.
                 let quiet =
                     self.readers[number].offer.is_none() && self.net.kind != Kind::ReadSlotIndirect;
-                if quiet && self.net.chance.below(4) == 0 {
+                if quiet && self.net.chance.index(4) == 0 {
                     self.switch(number);
                 }
                 Ok(())
