@@ -197,6 +197,9 @@ pub(super) type Checked<T = ()> = Result<T, Violation>;
 /// A call that may be refused.
 pub(super) type Accepted<T = Sending> = Result<T, HalfRefusal>;
 
+/// The size of a bell, header or length in bytes.
+pub(super) const WORD: u64 = 8;
+
 /// No such message is held (any more).
 pub(super) const NOT_HELD: HalfRefusal = HalfRefusal::NoSuch("held message");
 /// A message where none is expected.

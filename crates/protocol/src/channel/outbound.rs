@@ -6,14 +6,11 @@ use super::canary::{ChannelMutant, mutant};
 use super::effects::{Effects, InlineWrite, Name, Notify, Peer};
 use super::half::{
     Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
-    Sending, Step,
+    Sending, Step, WORD,
 };
 use super::shape::{Acknowledge, Shape};
 use super::window::Window;
 use farside_base::{LocalSlice, Memory, OutOfBounds, Planted, RemoteSlice};
-
-/// The size of a bell or length in bytes.
-const WORD: u64 = 8;
 
 /// The sender's bells: the receiver's progress in the first line, then the words gathered around messages: zeroes, a
 /// one (in rings), and a word for each message in flight.

@@ -1,10 +1,8 @@
 //! The layout of a ring: the offsets of positions in its buffer.
 
+use super::half::WORD;
 use super::shape::{MemoryPlan, Shape};
 use farside_base::{Access, Memory, OutOfBounds, RegionKind};
-
-/// The size of a length or bell in bytes.
-const WORD: u64 = 8;
 
 /// The offsets of positions in a ring that is mirrored, or has a guard after it for the end of a record that crosses
 /// the end of the ring.

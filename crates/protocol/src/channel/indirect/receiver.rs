@@ -7,11 +7,11 @@
 use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
-    OwnRegions, PeerRegions, Received, Step, own as reach,
+    OwnRegions, PeerRegions, Received, Step, WORD, own as reach,
 };
 use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf};
 use super::super::kind::Kind;
-use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS, WORD};
+use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS};
 use super::super::shape::{Shape, Signal};
 use super::{PLACES, place_of, plan_receiver};
 use crate::wire::Violation;

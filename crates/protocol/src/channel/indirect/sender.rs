@@ -3,11 +3,11 @@
 use super::super::canary::mutant;
 use super::super::effects::Effects;
 use super::super::half::{
-    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, own as reach,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, WORD, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::outbound::{Frame, Outbound, PushSender};
-use super::super::read_slot::{Boxes, SIGNALS, WORD, bell_of};
+use super::super::read_slot::{Boxes, SIGNALS, bell_of};
 use super::super::shape::{Shape, Signal};
 use super::{PLACES, place_sequence, plan_receiver};
 use crate::wire::Violation;

@@ -42,6 +42,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::readers;
 use super::ring_layout::RingLayout;
@@ -51,7 +52,6 @@ use farside_base::Access;
 pub(super) use receiver::ReadRingReceiver;
 pub(super) use sender::ReadRingSender;
 
-const WORD: u64 = 8;
 /// The offset, at a reader, of the heads that its sender WRITEs. Before them is a copy of the head, or of the length
 /// that comes with a message.
 const SIGNALS: u64 = readers::READER_WORDS + 64;

@@ -36,7 +36,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::half::{Checked, checked_length};
+use super::half::{Checked, WORD, checked_length};
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
@@ -46,7 +46,6 @@ use farside_base::Access;
 pub(super) use receiver::ReadMailboxReceiver;
 pub(super) use sender::ReadMailboxSender;
 
-pub(super) const WORD: u64 = 8;
 /// The size in bytes of the bell and checksum before a message with an inlined bell.
 const INLINED: u64 = 16;
 /// The maximum number of bells, or full mailboxes, per READ; a line of a reader's bells.

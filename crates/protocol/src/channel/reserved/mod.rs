@@ -37,6 +37,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::outbound::staging_bytes;
 use super::shape::{MemoryPlan, Shape, Signal};
@@ -44,9 +45,6 @@ use farside_base::Access;
 
 pub(super) use receiver::ReservedReceiver;
 pub(super) use sender::ReservedSender;
-
-/// The size of a bell in bytes.
-const WORD: u64 = 8;
 
 /// The sender's bells: its state, written by the receiver.
 const STATE: u64 = 0;

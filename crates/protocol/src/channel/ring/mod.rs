@@ -29,6 +29,7 @@
 mod receiver;
 mod sender;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::ring_layout::RingLayout;
 use super::shape::{MemoryPlan, Shape};
@@ -36,9 +37,6 @@ use farside_base::Access;
 
 pub(super) use receiver::RingReceiver;
 pub(super) use sender::RingSender;
-
-/// The size of a length or bell in bytes.
-const WORD: u64 = 8;
 
 /// The bytes between the staged words of two messages, so that a length and the zeroes after it are one slice.
 const WORDS_STEP: u64 = 16;

@@ -46,7 +46,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::half::PeerRegions;
+use super::half::{PeerRegions, WORD};
 use super::kind::Kind;
 use super::ring_layout::RingLayout;
 use super::shape::{DeviceWords, MemoryPlan, Shape};
@@ -55,9 +55,6 @@ use farside_base::{Access, RemoteRegionId};
 
 pub(super) use receiver::SharedRingReceiver;
 pub(super) use sender::SharedRingSender;
-
-/// The size of a header or bell in bytes.
-const WORD: u64 = 8;
 
 /// Every position of a correct peer is less.
 const POSITION_MAX: u64 = 1 << 62;

@@ -10,8 +10,8 @@ extern crate std;
 use super::super::canary::ChannelMutant;
 use super::super::effects::{Effects, Peer, PostRequest, Posting};
 use super::super::half::{
-    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions,
-    Payload, PeerRegions, Received, Sending,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, Offer, Own, OwnRegions, Payload,
+    PeerRegions, Received,
 };
 use super::super::kind::Kind;
 use super::super::machine::{Half, Receiver, Sender};
@@ -631,7 +631,7 @@ impl Network {
     }
 
     /// Sends without flushing.
-    pub(crate) fn put(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn put(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let payload = Payload::Bytes(message);
         self.sender_at(sender, |half, own, effects| half.send(payload, own, effects))
     }
@@ -641,14 +641,14 @@ impl Network {
     }
 
     /// Sends a message and flushes.
-    pub(crate) fn send(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn send(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let sent = self.put(sender, message)?;
         self.flush(sender);
         Ok(sent)
     }
 
     /// The same without a copy: two slices of the program's memory, or memory that the channel lends.
-    pub(crate) fn gather(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn gather(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let slices = self.senders[sender].source(message);
         let lends = self.kind.shares_sender();
         let sent = self.sender_at(sender, |half, own, effects| {
@@ -666,7 +666,7 @@ impl Network {
     }
 
     /// Sends into a slot and flushes.
-    pub(crate) fn send_to(&mut self, slot: u32, message: &[u8]) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn send_to(&mut self, slot: u32, message: &[u8]) -> Accepted {
         let payload = Payload::Bytes(message);
         let sent = self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
         self.flush(0);
@@ -698,7 +698,7 @@ impl Network {
         Some((held, peer.0, bytes))
     }
 
-    pub(crate) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
+    pub(crate) fn release(&mut self, held: HeldMessage) -> Accepted<()> {
         self.receiver(0, |half, own, effects| half.release(held, own, effects))
     }
 
@@ -758,11 +758,7 @@ impl Network {
     }
 
     /// Fetches an offered message.
-    pub(crate) fn receive_into(
-        &mut self,
-        offer: HeldMessage,
-        into: LocalSlice,
-    ) -> Result<(), HalfRefusal> {
+    pub(crate) fn receive_into(&mut self, offer: HeldMessage, into: LocalSlice) -> Accepted<()> {
         self.receiver(0, |half, own, effects| half.receive_into(offer, into, own, effects))
     }
 

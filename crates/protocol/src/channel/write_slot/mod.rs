@@ -35,6 +35,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::outbound::{Frame, FrameWord, padding, staging_bytes};
 use super::shape::{MemoryPlan, Shape, Signal};
@@ -42,9 +43,6 @@ use farside_base::Access;
 
 pub(super) use receiver::MailboxReceiver;
 pub(super) use sender::MailboxSender;
-
-/// The size of a bell in bytes.
-const WORD: u64 = 8;
 
 /// The receiver's bells: its progress in the first line, if the sender READs it; whether the sender chooses
 /// mailboxes; the detached bells.
