@@ -261,6 +261,11 @@ impl Shape {
         }
     }
 
+    /// Bytes from a mailbox to the next one, with `words` bytes besides its message: whole cache lines.
+    pub(super) const fn mailbox_bytes(&self, words: u64) -> u64 {
+        (words + self.message_bytes_max as u64).next_multiple_of(64)
+    }
+
     /// The number of bits of the slot in the immediate data of a notice; the others are the length.
     pub(super) const fn slot_bits(&self) -> u32 {
         u32::BITS - (self.slots - 1).leading_zeros()

@@ -92,10 +92,9 @@ pub(super) struct Boxes {
 
 impl Boxes {
     pub(super) const fn new(header: u64, shape: &Shape) -> Self {
-        let bytes = header + shape.message_bytes_max as u64;
         Self {
             slots: shape.slots as u64,
-            step: bytes.next_multiple_of(64),
+            step: shape.mailbox_bytes(header),
             header,
             message_bytes_max: shape.message_bytes_max,
         }

@@ -72,12 +72,10 @@ const fn sender_receives(shape: &Shape) -> u32 {
 
 /// Bytes from a mailbox to the next one.
 const fn step_bytes(shape: &Shape) -> u64 {
-    let message = (shape.message_bytes_max as u64).next_multiple_of(8);
-    let bell = match shape.signal {
+    shape.mailbox_bytes(match shape.signal {
         Signal::Word => WORD,
         Signal::Message => 0,
-    };
-    (message + bell).next_multiple_of(64)
+    })
 }
 
 /// The memory that the sender needs.

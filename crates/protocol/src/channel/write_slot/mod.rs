@@ -80,12 +80,10 @@ impl MailboxBell {
 
     /// Bytes from a mailbox to the next one.
     const fn step(self, shape: &Shape) -> u64 {
-        let message = (shape.message_bytes_max as u64).next_multiple_of(8);
-        let bell = match self {
+        shape.mailbox_bytes(match self {
             Self::Announced | Self::Inlined => WORD,
             Self::Detached | Self::Immediate => 0,
-        };
-        (message + bell).next_multiple_of(64)
+        })
     }
 
     /// The number of receives that the receiver keeps posted.
