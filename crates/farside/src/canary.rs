@@ -1,29 +1,24 @@
 //! Planted defects of the runtime (mutants), to test the tests. Only under `--cfg canary`.
 
-/// A defect that can be planted in the nodes of a thread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(canary),
-    expect(
-        unreachable_pub,
-        dead_code,
-        reason = "public for tests of tests alone, some there alone"
-    )
-)]
-pub enum NodeMutant {
-    /// V16: a fence, and so every lock and atomic, does not wait.
-    FenceReturnsAtOnce,
-    /// The memory of removed members is settled at once, and their caches are trusted until their own
-    /// thread has noticed.
-    SettledAtOnce,
-    /// WRITEs that were in flight when a link broke are not repeated.
-    NotPlacedAgain,
-    /// A call that is repeated over another link runs again.
-    CallsRunAgain,
-    /// The reply to a call with a broken link is not repeated.
-    RepliesForgotten,
-    /// The answer of a call is sent before its writes to global memory are visible.
-    AnswersBeforeWrites,
+use farside_base::Planted;
+
+farside_base::mutants! {
+    /// A defect that can be planted in the nodes of a thread.
+    crate::canary => NodeMutant {
+        /// V16: a fence, and so every lock and atomic, does not wait.
+        FenceReturnsAtOnce,
+        /// The memory of removed members is settled at once, and their caches are trusted until their own
+        /// thread has noticed.
+        SettledAtOnce,
+        /// WRITEs that were in flight when a link broke are not repeated.
+        NotPlacedAgain,
+        /// A call that is repeated over another link runs again.
+        CallsRunAgain,
+        /// The reply to a call with a broken link is not repeated.
+        RepliesForgotten,
+        /// The answer of a call is sent before its writes to global memory are visible.
+        AnswersBeforeWrites,
+    }
 }
 
 #[cfg(canary)]
@@ -43,15 +38,20 @@ pub fn planted() -> Option<NodeMutant> {
     PLANTED.get()
 }
 
-/// Whether this thread has the defect.
-#[cfg(canary)]
-pub(crate) fn is(mutant: NodeMutant) -> bool {
-    PLANTED.get() == Some(mutant)
+/// The nodes of this thread, for `mutant!`.
+pub(crate) struct ThreadNodes {
+    pub(crate) mutant: Planted<NodeMutant>,
 }
 
-/// No thread has a defect.
+/// Returns the nodes of this thread, with their defect.
+#[cfg(canary)]
+pub(crate) fn nodes() -> ThreadNodes {
+    ThreadNodes { mutant: PLANTED.get().map_or(Planted::NONE, Planted::new) }
+}
+
+/// Returns the nodes of this thread: none has a defect.
 #[cfg(not(canary))]
 #[inline(always)]
-pub(crate) const fn is(_: NodeMutant) -> bool {
-    false
+pub(crate) const fn nodes() -> ThreadNodes {
+    ThreadNodes { mutant: Planted::NONE }
 }

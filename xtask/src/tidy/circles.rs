@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const REMAINING: &[(&str, &[usize])] = &[
     ("crates/fabric-shm", &[4, 4]),
     ("crates/farside", &[12, 6, 6, 5, 4, 3, 3, 2, 2, 2, 2]),
-    ("crates/protocol", &[6, 2, 2]),
     ("crates/sim", &[7, 4, 3, 2, 2]),
 ];
 

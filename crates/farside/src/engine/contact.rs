@@ -4,7 +4,7 @@
 
 use super::links::{LinkChange, Question};
 use super::{Engine, FollowUp};
-use crate::canary::{self, NodeMutant};
+use crate::canary;
 use crate::clock::Clock;
 use crate::hit::ALWAYS;
 use farside_base::{ErrorCode, LinkId, NodeId, OperationId};
@@ -69,7 +69,7 @@ impl ContactDriver {
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
         // This is of other members, which may detect silence later than this node.
         patience.confirmed_ns = leases.member_ns;
-        if canary::is(NodeMutant::SettledAtOnce) {
+        if canary::mutant!(canary::nodes(), SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }
         Self {

@@ -494,7 +494,7 @@ impl Session {
         if !access.waits_for_writes {
             return None;
         }
-        if !access.is_fence() || !canary::is(canary::NodeMutant::FenceReturnsAtOnce) {
+        if !access.is_fence() || !canary::mutant!(canary::nodes(), FenceReturnsAtOnce) {
             let confirms = access.is_fence() && !access.asked && self.is_settled();
             if confirms && !self.lines.is_trusted() {
                 access.asked = true;

@@ -6,16 +6,19 @@
 //! order; on such fabrics words are used only if completed WRITEs have been placed
 //! ([`Shape::fit`](super::Shape::fit)).
 
-use super::canary::{ChannelCanary, ChannelMutant};
-use super::effects::{Effects, Name, Notify};
-use super::half::{Checked, Own, OwnRegions, Peer, PeerRegions, Step, own as reach};
-use super::shape::Acknowledge;
+use super::canary::{ChannelMutant, mutant};
+use super::effects::{Effects, Name, Notify, Peer};
+use super::half::{Checked, Own, OwnRegions, PeerRegions, Step, own as reach};
+use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
-use farside_base::{LocalSlice, Memory, RemoteSlice};
+use farside_base::{Access, LocalSlice, Memory, Planted, RemoteSlice};
 
 /// The name of an acknowledgement at the receiver, and of a READ of the tail at the sender. Halves use other names
 /// for all other requests.
 pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
+
+/// The offset of the tail in the receiver's bells.
+const TAIL: u64 = 0;
 
 /// Receives that a sender keeps posted, per peer, for acknowledgements that come as messages.
 ///
@@ -28,6 +31,26 @@ pub(super) const RECEIVES: u32 = 8;
 /// and a third one has begun before.
 const MUSTS: u32 = 3;
 
+impl MemoryPlan {
+    /// Adds the receives for acknowledgements by message.
+    pub(super) const fn with_acknowledgements(self, shape: &Shape) -> Self {
+        let receives = match shape.acknowledge {
+            Acknowledge::Message => RECEIVES,
+            Acknowledge::Word | Acknowledge::ReadTail => 0,
+        };
+        Self { receives: self.receives + receives, ..self }
+    }
+
+    /// Lets the sender READ the tail among the bells, if acknowledgements work that way.
+    pub(super) const fn with_tail(self, shape: &Shape) -> Self {
+        let access = match shape.acknowledge {
+            Acknowledge::ReadTail => self.bells_access.with(Access::READ),
+            Acknowledge::Word | Acknowledge::Message => self.bells_access,
+        };
+        Self { bells_access: access, ..self }
+    }
+}
+
 /// A receiver's progress, as its sender knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Progress {
@@ -37,8 +60,6 @@ pub(super) struct Progress {
     unit: u64,
     /// The offset of the word in the sender's bells.
     word: u64,
-    /// The offset of the tail in the receiver's bells.
-    remote: u64,
     /// The position up to which messages are known to be processed.
     tail: u64,
     /// A READ of the remote tail is in flight.
@@ -47,7 +68,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) const fn new(way: Acknowledge, peer: Peer, unit: u64, word: u64) -> Self {
-        Self { way, peer, unit, word, remote: 0, tail: 0, looking: false }
+        Self { way, peer, unit, word, tail: 0, looking: false }
     }
 
     /// The word is at this offset.
@@ -95,7 +116,7 @@ impl Progress {
         if self.way == Acknowledge::ReadTail && !self.looking {
             self.looking = true;
             let into = LocalSlice { region: regions.bells, offset: self.word, bytes: 8 };
-            let from = RemoteSlice { region: to.bells, offset: self.remote };
+            let from = RemoteSlice { region: to.bells, offset: TAIL };
             effects.read(self.peer, ACKNOWLEDGEMENT, into, from);
         }
     }
@@ -165,7 +186,7 @@ pub(super) struct Acknowledger {
     flying: bool,
     /// Another one has to follow it at once.
     due: bool,
-    canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Acknowledger {
@@ -184,13 +205,8 @@ impl Acknowledger {
             Acknowledge::Message if capacity > 0 => capacity.div_ceil(receives as u64),
             Acknowledge::Message | Acknowledge::Word | Acknowledge::ReadTail => 1,
         };
-        let (done, told, flying, due, canary) = (0, 0, false, false, ChannelCanary::NONE);
-        Self { way, peer, unit, threshold, worth, word, done, told, flying, due, canary }
-    }
-
-    #[cfg(canary)]
-    pub(super) const fn set_canary(&mut self, canary: ChannelCanary) {
-        self.canary = canary;
+        let (done, told, flying, due, mutant) = (0, 0, false, false, Planted::NONE);
+        Self { way, peer, unit, threshold, worth, word, done, told, flying, due, mutant }
     }
 
     /// The position up to which the sender may know that messages are processed.
@@ -240,7 +256,7 @@ impl Acknowledger {
     /// flight has completed.
     pub(super) fn now(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.done - self.told >= self.worth {
-            self.due = self.flying && !self.canary.is(ChannelMutant::AcknowledgementForgotten);
+            self.due = self.flying && !mutant!(self, AcknowledgementForgotten);
             self.tell(to, effects);
         }
     }
@@ -280,9 +296,9 @@ impl Acknowledger {
 mod tests {
     extern crate std;
 
-    use super::super::tests::network::{Plain, Xorshift64};
+    use super::super::tests::network::Plain;
     use super::*;
-    use farside_base::RemoteRegionId;
+    use farside_base::{Random, RemoteRegionId};
     use std::collections::VecDeque;
 
     /// A sender that handles acknowledgements at arbitrary times, and its receiver.
@@ -385,16 +401,16 @@ mod tests {
         for (unit, units, messages_max) in
             [(1, 1, 0), (1, 7, 0), (1, 8, 0), (1, 64, 0), (8, 8, 2), (8, 64, 5), (8, 128, 64)]
         {
-            let mut chance = Xorshift64::new(unit * 1000 + units);
+            let mut chance = Random::new(unit * 1000 + units);
             let mut pair = AcknowledgedPair::new(unit, unit * units, messages_max);
             let mut most = 0;
             for _ in 0..200_000 {
                 match chance.below(16) {
                     0..6 => {
                         let longest = if unit == 1 { 1 } else { units / 2 };
-                        let short = 1 + chance.below(2) as u64;
-                        let long = 1 + chance.below(longest as usize) as u64;
-                        pair.send(if chance.below(4) == 0 { long } else { short }.min(longest));
+                        let short = 1 + chance.below(2);
+                        let long = 1 + chance.below(longest);
+                        pair.send(if chance.one_in(4) { long } else { short }.min(longest));
                     }
                     6..10 => pair.process(),
                     10..12 => pair.acknowledge(),

@@ -2,32 +2,48 @@
 //! into work of the fabric, in order, and clears the lists. They keep their capacity, so that nothing is allocated
 //! once they have reached their maximum length.
 
-use super::half::Peer;
 use alloc::vec::Vec;
 use core::ops::Range;
 use farside_base::{LocalSlice, Operation, RemoteSlice, Source};
+
+/// The number of a peer of a half, below `Shape::peers_max`. For a half with one peer it is [`Peer::ONLY`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Peer(pub u16);
+
+impl Peer {
+    /// The peer of a half with only one.
+    pub const ONLY: Self = Self(0);
+}
 
 /// A half's identifier of one of its requests or receives; returned with its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(pub u32);
 
-/// The location of a request's bytes, within [`Effects`].
+/// A range of a list of [`Effects`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum BytesLocation {
-    Inline { start: u32, end: u32 },
-    Gather { start: u32, end: u32 },
+struct Span {
+    start: u32,
+    end: u32,
 }
 
-impl BytesLocation {
-    const fn range(start: u32, end: u32) -> Range<usize> {
-        start as usize..end as usize
+impl Span {
+    #[inline]
+    fn of<T>(self, list: &[T]) -> &[T] {
+        list.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
+}
+
+/// The location of a request's bytes: in the list of bytes or of slices.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum BytesLocation {
+    Inline(Span),
+    Gather(Span),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum RequestVerb {
     Write { source: BytesLocation, to: RemoteSlice, immediate: Option<u32> },
-    Read { into: BytesLocation, from: RemoteSlice },
+    Read { into: Span, from: RemoteSlice },
     FetchAdd { at: RemoteSlice, add: u64, into: LocalSlice },
     Send { source: BytesLocation, immediate: Option<u32> },
 }
@@ -249,7 +265,9 @@ impl Effects {
             RequestVerb::Write { source, to, immediate } => {
                 Operation::Write { source: self.source(source), to, immediate }
             }
-            RequestVerb::Read { into, from } => Operation::Read { into: self.slices(into), from },
+            RequestVerb::Read { into, from } => {
+                Operation::Read { into: into.of(&self.slices), from }
+            }
             RequestVerb::FetchAdd { at, add, into } => Operation::FetchAdd { at, add, into },
             RequestVerb::Send { source, immediate } => {
                 Operation::Send { source: self.source(source), immediate }
@@ -260,20 +278,8 @@ impl Effects {
     #[inline]
     fn source(&self, bytes: BytesLocation) -> Source<'_> {
         match bytes {
-            BytesLocation::Inline { start, end } => {
-                Source::Inline(self.bytes.get(BytesLocation::range(start, end)).unwrap_or_default())
-            }
-            BytesLocation::Gather { .. } => Source::Gather(self.slices(bytes)),
-        }
-    }
-
-    #[inline]
-    fn slices(&self, bytes: BytesLocation) -> &[LocalSlice] {
-        match bytes {
-            BytesLocation::Inline { .. } => &[],
-            BytesLocation::Gather { start, end } => {
-                self.slices.get(BytesLocation::range(start, end)).unwrap_or_default()
-            }
+            BytesLocation::Inline(span) => Source::Inline(span.of(&self.bytes)),
+            BytesLocation::Gather(span) => Source::Gather(span.of(&self.slices)),
         }
     }
 
@@ -323,17 +329,17 @@ impl Effects {
         for part in parts {
             self.bytes.extend_from_slice(part);
         }
-        BytesLocation::Inline { start, end: self.bytes.len() as u32 }
+        BytesLocation::Inline(Span { start, end: self.bytes.len() as u32 })
     }
 
     /// Builds a source of slices of local regions, without empty ones.
     #[inline]
-    fn gather(&mut self, parts: &[&[LocalSlice]]) -> BytesLocation {
+    fn gather(&mut self, parts: &[&[LocalSlice]]) -> Span {
         let start = self.slices.len() as u32;
         for part in parts {
             self.slices.extend(part.iter().filter(|slice| slice.bytes > 0));
         }
-        BytesLocation::Gather { start, end: self.slices.len() as u32 }
+        Span { start, end: self.slices.len() as u32 }
     }
 
     #[inline]
@@ -368,7 +374,7 @@ impl Effects {
             return false;
         };
         let RequestVerb::Write {
-            source: BytesLocation::Inline { start, end },
+            source: BytesLocation::Inline(Span { start, end }),
             to: RemoteSlice { region, offset },
             immediate: None,
         } = &mut last.action
@@ -403,7 +409,7 @@ impl Effects {
         to: RemoteSlice,
         immediate: Option<u32>,
     ) {
-        let source = self.gather(parts);
+        let source = BytesLocation::Gather(self.gather(parts));
         self.push(peer, name, told, RequestVerb::Write { source, to, immediate });
     }
 
@@ -431,7 +437,7 @@ impl Effects {
         parts: &[&[LocalSlice]],
         immediate: Option<u32>,
     ) {
-        let source = self.gather(parts);
+        let source = BytesLocation::Gather(self.gather(parts));
         self.push(peer, name, told, RequestVerb::Send { source, immediate });
     }
 

@@ -5,19 +5,10 @@
 //!
 //! If its plan omits a region, the bells take that region's place, at this half and at its peers.
 
-use super::effects::{Effects, Name};
+use super::effects::{Effects, Name, Peer};
 use crate::wire::Violation;
 use core::fmt;
 use farside_base::{LocalSlice, Memory, OutOfBounds, RegionId, RemoteRegionId};
-
-/// The number of a peer of a half, below `Shape::peers_max`. For a half with one peer it is [`Peer::ONLY`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Peer(pub u16);
-
-impl Peer {
-    /// The peer of a half with only one.
-    pub const ONLY: Self = Self(0);
-}
 
 /// The regions of a half, as accessible memory.
 pub struct Own<'a, M> {
@@ -206,12 +197,24 @@ pub(super) type Checked<T = ()> = Result<T, Violation>;
 /// A call that may be refused.
 pub(super) type Accepted<T = Sending> = Result<T, HalfRefusal>;
 
+/// The size of a bell, header or length in bytes.
+pub(super) const WORD: u64 = 8;
+
 /// No such message is held (any more).
 pub(super) const NOT_HELD: HalfRefusal = HalfRefusal::NoSuch("held message");
 /// A message where none is expected.
 pub(super) const UNEXPECTED: Violation = Violation("a message where none comes");
 /// A message longer than the channel's maximum.
 pub(super) const WRONG_LENGTH: Violation = Violation("a length that no message has");
+
+/// Checks the length of a message.
+#[inline]
+pub(super) fn checked_length(bytes: u64, bytes_max: u32) -> Checked<u32> {
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes <= bytes_max => Ok(bytes),
+        _ => Err(WRONG_LENGTH),
+    }
+}
 
 /// Converts a failed access of a half to its own memory. It accesses only memory in its plan, so the runtime has lent
 /// it too little, and no peer is at fault.

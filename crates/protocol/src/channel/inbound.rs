@@ -2,27 +2,28 @@
 //! their sender also have a start and the records that they hold ([`ReaderPosition`]).
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::canary::ChannelCanary;
-#[cfg(canary)]
 use super::canary::ChannelMutant;
-use super::effects::{Effects, Name};
+use super::effects::{Effects, Name, Peer};
 use super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
-    PeerRegions, Received, Step, UNEXPECTED, own as reach,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, HeldMessage, Offer, Own, OwnRegions,
+    PeerRegions, Received, Step, UNEXPECTED, checked_length, own as reach,
 };
 use super::readers::{START_COPY, STEP};
 use super::releases::Releases;
 use super::shape::{Acknowledge, Shape};
 use crate::wire::Violation;
-use farside_base::{LocalSlice, Memory, RemoteSlice};
+use farside_base::{LocalSlice, Memory, Planted, RemoteSlice};
 
 /// The name of every receive: they are all alike.
 const RECEIVE: Name = Name(0);
 
-/// Posts a receive for a message without bytes of its own.
-pub(super) fn post_receive(peer: Peer, regions: OwnRegions, effects: &mut Effects) {
+/// Posts receives for messages without bytes of their own.
+#[inline]
+pub(super) fn post_receives(peer: Peer, count: u32, regions: OwnRegions, effects: &mut Effects) {
     let into = LocalSlice { region: regions.bells, offset: 0, bytes: 0 };
-    effects.receive(peer, RECEIVE, into);
+    for _ in 0..count {
+        effects.receive(peer, RECEIVE, into);
+    }
 }
 
 /// A receiver's sender, and what is acknowledged to it.
@@ -30,11 +31,11 @@ pub(super) fn post_receive(peer: Peer, regions: OwnRegions, effects: &mut Effect
 pub(super) struct InboundPeer {
     pub(super) regions: OwnRegions,
     pub(super) peer: Option<PeerRegions>,
-    pub(super) message_bytes_max: u32,
+    pub(super) shape: Shape,
     /// The number of receives kept posted.
     pub(super) receives: u32,
     pub(super) acknowledger: Acknowledger,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl InboundPeer {
@@ -48,25 +49,29 @@ impl InboundPeer {
         Self {
             regions,
             peer: None,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             receives,
             acknowledger: Acknowledger::new(shape.acknowledge, Peer::ONLY, unit, 0, capacity),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     pub(super) fn connected(&mut self, regions: PeerRegions, effects: &mut Effects) {
         self.peer = Some(regions);
-        for _ in 0..self.receives {
-            post_receive(Peer::ONLY, self.regions, effects);
-        }
+        post_receives(Peer::ONLY, self.receives, self.regions, effects);
+    }
+
+    /// Checks the length of a message.
+    #[inline]
+    pub(super) fn length(&self, bytes: u64) -> Checked<u32> {
+        checked_length(bytes, self.shape.message_bytes_max)
     }
 
     /// Posts the receive of a message again; returns its immediate data.
     #[inline]
     pub(super) fn immediate(&self, arrival: Arrival, effects: &mut Effects) -> Checked<u32> {
         let immediate = arrival.immediate.filter(|_| self.receives > 0).ok_or(UNEXPECTED)?;
-        post_receive(Peer::ONLY, self.regions, effects);
+        post_receives(Peer::ONLY, 1, self.regions, effects);
         Ok(immediate)
     }
 
@@ -100,8 +105,8 @@ pub(super) trait ReceiveHalf: Sized {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         if let Some(inbound) = self.inbound() {
-            inbound.canary = ChannelCanary::new(mutant);
-            inbound.acknowledger.set_canary(inbound.canary);
+            inbound.mutant = Planted::new(mutant);
+            inbound.acknowledger.mutant = inbound.mutant;
         }
         self
     }
@@ -110,14 +115,9 @@ pub(super) trait ReceiveHalf: Sized {
         Ok(())
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
         if let Some(inbound) = self.inbound() {
-            inbound.connected(regions, step.effects);
+            inbound.connected(to, step.effects);
         }
         Ok(())
     }
@@ -219,7 +219,6 @@ const START_MAX: u64 = 1 << 62;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct ReaderPosition {
     pub(super) inbound: InboundPeer,
-    way: Acknowledge,
     unit: u64,
     asked: bool,
     begun: bool,
@@ -236,7 +235,6 @@ impl ReaderPosition {
     ) -> Self {
         Self {
             inbound: InboundPeer::new(shape, regions, receives, (unit, capacity)),
-            way: shape.acknowledge,
             unit,
             asked: false,
             begun: false,
@@ -253,7 +251,7 @@ impl ReaderPosition {
 
     /// Begins at a known position.
     pub(super) fn begin(&mut self, regions: PeerRegions, start: u64) {
-        let word = match self.way {
+        let word = match self.inbound.shape.acknowledge {
             Acknowledge::Word => u64::from(regions.number.0) * STEP + 8,
             Acknowledge::Message | Acknowledge::ReadTail => 0,
         };

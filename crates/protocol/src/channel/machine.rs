@@ -1,10 +1,10 @@
 //! The halves of all channels under one type each, so that a program selects a channel at run time: the one place at
 //! which calls are dispatched.
 
-use super::effects::{Effects, InlineWrite, Name};
+use super::effects::{Effects, InlineWrite, Name, Peer};
 use super::half::{
-    Arrival, Completed, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Received, Sending, Step,
+    Arrival, Completed, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, PeerRegions,
+    Received, Sending, Step,
 };
 use super::inbound::ReceiveHalf as _;
 use super::kind::Kind;
@@ -40,10 +40,12 @@ pub trait Half: Sized {
     /// As [`Self::advance`].
     fn prepare<M: Memory>(
         &mut self,
-        peer: Peer,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
+        _: Peer,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
 
     /// Connects a peer with these regions, which may have written already.
     ///
@@ -96,7 +98,7 @@ pub trait Half: Sized {
 
     /// Handles a receive that was consumed by a failed message: if peers share their receives, it is posted again.
     /// The link of that peer is closed.
-    fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects);
+    fn wasted(&mut self, _: Peer, _: Name, _: &mut Effects) {}
 
     /// The peer whose words caused the last [`Violation`] reported without a completion; `None` if it may have been
     /// any peer of this half.
@@ -120,25 +122,11 @@ macro_rules! forward {
 }
 
 macro_rules! role {
-    ($role:ident, $sends:literal, $shares:ident, $plan:ident,
+    ($role:ident, $sends:literal, $shares:ident, $plan:ident, { $($own:tt)* }
      $($module:ident, $family:ident, $half:ident, $($kind:ident)|+;)*) => {
+        #[cfg(canary)]
         impl $role {
-            /// The memory that it needs.
-            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
-                match kind {
-                    $($(Kind::$kind)|+ => $module::$plan(kind, shape),)*
-                }
-            }
-
-            /// Creates a half without peers. The shape must have passed [`Shape::check`].
-            pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                match kind {
-                    $($(Kind::$kind)|+ => Self::$family($module::$half::new(kind, shape, regions)),)*
-                }
-            }
-
             /// Enables a planted defect.
-            #[cfg(canary)]
             pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
                 match self {
                     $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
@@ -150,11 +138,15 @@ macro_rules! role {
             const SENDS: bool = $sends;
 
             fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
-                Self::plan(kind, shape)
+                match kind {
+                    $($(Kind::$kind)|+ => $module::$plan(kind, shape),)*
+                }
             }
 
             fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                Self::new(kind, shape, regions)
+                match kind {
+                    $($(Kind::$kind)|+ => Self::$family($module::$half::new(kind, shape, regions)),)*
+                }
             }
 
             fn shares(kind: Kind) -> bool {
@@ -162,7 +154,6 @@ macro_rules! role {
             }
 
             forward! {
-                fn prepare(peer: Peer) -> Result<(), Violation>;
                 fn connected(peer: Peer, regions: PeerRegions) -> Result<(), Violation>;
                 fn advance() -> Result<(), Violation>;
                 fn completed(completed: Completed) -> Result<(), Violation>;
@@ -173,13 +164,11 @@ macro_rules! role {
                 each!(self, half => half.lost(peer));
             }
 
-            fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects) {
-                each!(self, half => half.wasted(peer, name, effects));
-            }
-
             fn accused(&self) -> Option<Peer> {
                 each!(self, half => half.accused())
             }
+
+            $($own)*
         }
     };
 }
@@ -206,9 +195,16 @@ macro_rules! channels {
             };
         }
 
-        role! { Sender, true, shares_sender, plan_sender,
+        role! { Sender, true, shares_sender, plan_sender, {}
             $($module, $family, $sender, $($kind)|+;)* }
         role! { Receiver, false, shares_receiver, plan_receiver,
+            {
+                forward! { fn prepare(peer: Peer) -> Result<(), Violation>; }
+
+                fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects) {
+                    each!(self, half => half.wasted(peer, name, effects));
+                }
+            }
             $($module, $family, $receiver, $($kind)|+;)* }
     };
 }

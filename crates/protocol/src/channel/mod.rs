@@ -19,8 +19,10 @@ mod read_ring;
 mod read_slot;
 mod readers;
 mod releases;
+mod requirements;
 mod reserved;
 mod ring;
+mod ring_layout;
 mod send_receive;
 mod shape;
 mod shared_ring;
@@ -32,9 +34,9 @@ mod write_slot;
 
 #[cfg(canary)]
 pub use canary::ChannelMutant;
-pub use effects::{Effects, InlineWrite, Name, PostRequest, Posting};
+pub use effects::{Effects, InlineWrite, Name, Peer, PostRequest, Posting};
 pub use half::{
-    Arrival, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload, Peer,
+    Arrival, Completed, Content, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload,
     PeerRegions, Received, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};

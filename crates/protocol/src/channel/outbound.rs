@@ -2,18 +2,15 @@
 //! words around it.
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::canary::{ChannelCanary, ChannelMutant};
-use super::effects::{Effects, InlineWrite, Name, Notify};
+use super::canary::{ChannelMutant, mutant};
+use super::effects::{Effects, InlineWrite, Name, Notify, Peer};
 use super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Sending, Step,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
+    Sending, Step, WORD,
 };
 use super::shape::{Acknowledge, Shape};
 use super::window::Window;
-use farside_base::{LocalSlice, Memory, OutOfBounds, RemoteSlice};
-
-/// The size of a bell or length in bytes.
-const WORD: u64 = 8;
+use farside_base::{LocalSlice, Memory, OutOfBounds, Planted, RemoteSlice};
 
 /// The sender's bells: the receiver's progress in the first line, then the words gathered around messages: zeroes, a
 /// one (in rings), and a word for each message in flight.
@@ -78,14 +75,14 @@ pub(super) struct Outbound {
     pub(super) regions: OwnRegions,
     pub(super) peer: Option<PeerRegions>,
     pub(super) lost: bool,
-    pub(super) message_bytes_max: u32,
+    pub(super) shape: Shape,
     /// The bytes between the staged words of two messages.
     step: u64,
     /// The number or the position of the next message.
     pub(super) head: u64,
     pub(super) progress: Progress,
     pub(super) window: Window,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Outbound {
@@ -100,12 +97,12 @@ impl Outbound {
             regions,
             peer: None,
             lost: false,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             step,
             head: 0,
             progress: Progress::new(way, Peer::ONLY, unit, PROGRESS),
             window: Window::default(),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -135,8 +132,8 @@ impl Outbound {
             return Err(HalfRefusal::Lost);
         }
         match u32::try_from(payload.bytes()) {
-            Ok(bytes) if bytes <= self.message_bytes_max => Ok((to, bytes)),
-            _ => Err(HalfRefusal::TooLong { bytes_max: self.message_bytes_max }),
+            Ok(bytes) if bytes <= self.shape.message_bytes_max => Ok((to, bytes)),
+            _ => Err(HalfRefusal::TooLong { bytes_max: self.shape.message_bytes_max }),
         }
     }
 
@@ -242,24 +239,15 @@ pub(super) trait PushSender: Sized {
 
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.outbound().canary = ChannelCanary::new(mutant);
+        self.outbound().mutant = Planted::new(mutant);
         self
     }
 
     /// Continues after an acknowledgement.
     fn acknowledged(&mut self) {}
 
-    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
-        Ok(())
-    }
-
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.outbound().connected(regions, step.effects);
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.outbound().connected(to, step.effects);
         Ok(())
     }
 
@@ -294,8 +282,6 @@ pub(super) trait PushSender: Sized {
         Ok(())
     }
 
-    fn wasted(&mut self, _: Peer, _: Name, _: &mut Effects) {}
-
     fn accused(&self) -> Option<Peer> {
         None
     }
@@ -321,7 +307,7 @@ pub(super) trait PushSender: Sized {
 
     fn ask_progress(&mut self, effects: &mut Effects) {
         let outbound = self.outbound();
-        let asks = !outbound.canary.is(ChannelMutant::TailNotAsked);
+        let asks = !mutant!(outbound, TailNotAsked);
         if let Some(to) = outbound.living().filter(|_| asks) {
             outbound.progress.fetch(&to, &outbound.regions, effects);
         }

@@ -1,6 +1,6 @@
 //! The dimensions of a channel, equal at both ends, and the memory that each half needs for them.
 
-use super::kind::Kind;
+use super::kind::{Family, Kind};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,6 +20,11 @@ pub enum Acknowledge {
     ReadTail = 3,
 }
 
+impl Acknowledge {
+    /// All variants.
+    pub const ALL: [Self; 3] = [Self::Word, Self::Message, Self::ReadTail];
+}
+
 /// The second channel of those that have one (001 Table 2, note a): what announces a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -28,6 +33,11 @@ pub enum Signal {
     Word = 1,
     /// An integer as immediate data: the receiver can sleep until it comes.
     Message = 2,
+}
+
+impl Signal {
+    /// All variants.
+    pub const ALL: [Self; 2] = [Self::Word, Self::Message];
 }
 
 /// Which words of a channel are in adapter memory (001 §6.3), for `shared-ring-*`, `read-slot-detached` and
@@ -154,25 +164,6 @@ impl MemoryPlan {
         Self { buffer_bytes: bytes, buffer_access: access, ..self }
     }
 
-    /// Adds a ring of messages: mirrored, or with a guard of `record_max` bytes.
-    pub(super) const fn with_ring(self, shape: &Shape, record_max: u64, access: Access) -> Self {
-        let (bytes, kind) = if shape.mirrored {
-            (shape.ring_bytes, RegionKind::Mirrored)
-        } else {
-            (shape.ring_bytes + record_max.next_multiple_of(64), RegionKind::Memory)
-        };
-        Self { buffer_bytes: bytes, buffer_kind: kind, buffer_access: access, ..self }
-    }
-
-    /// Adds the receives for acknowledgements by message.
-    pub(super) const fn with_acknowledgements(self, shape: &Shape) -> Self {
-        let receives = match shape.acknowledge {
-            Acknowledge::Message => super::acknowledge::RECEIVES,
-            Acknowledge::Word | Acknowledge::ReadTail => 0,
-        };
-        Self { receives: self.receives + receives, ..self }
-    }
-
     /// Sets the number of receives.
     pub(super) const fn with_receives(self, receives: u32) -> Self {
         Self { receives, ..self }
@@ -201,7 +192,7 @@ impl Shape {
             && has.inline_bytes_max >= 8
             && (has.message_order || has.completion_means_placed);
         let messages = has.send && has.immediate;
-        let shared_ring = matches!(kind.family(), super::Family::SharedRing);
+        let shared_ring = matches!(kind.family(), Family::SharedRing);
         let prefers_words = matches!(kind, Kind::WriteSlotDetached);
         let record = u64::from(message_bytes_max).next_multiple_of(8) + 16;
         Self {
@@ -211,11 +202,11 @@ impl Shape {
             peers_max: 64,
             mirrored: has.mirrored_regions,
             prefetch_bytes: 0,
-            acknowledge: match (shared_ring, words, messages) {
-                (true, _, _) => Acknowledge::ReadTail,
-                (false, true, _) => Acknowledge::Word,
-                (false, false, true) => Acknowledge::Message,
-                (false, false, false) => Acknowledge::ReadTail,
+            acknowledge: match (words, messages) {
+                _ if shared_ring => Acknowledge::ReadTail,
+                (true, _) => Acknowledge::Word,
+                (false, true) => Acknowledge::Message,
+                (false, false) => Acknowledge::ReadTail,
             },
             signal: if !messages || (words && prefers_words) {
                 Signal::Word
@@ -233,11 +224,7 @@ impl Shape {
     /// The violated bound.
     pub fn check(&self, kind: Kind) -> Result<(), BadShape> {
         let record = u64::from(self.message_bytes_max).next_multiple_of(8) + 16;
-        let ring = matches!(
-            kind.family(),
-            super::Family::Ring | super::Family::SharedRing | super::Family::ReadRing
-        );
-        let shared = kind.shares_receiver() || kind.shares_sender();
+        let ring = matches!(kind.family(), Family::Ring | Family::SharedRing | Family::ReadRing);
         let table = [
             (self.message_bytes_max == 0, "a message has at least one byte"),
             (self.message_bytes_max > Self::MESSAGE_BYTES_MAX, "a message has less than 16 MiB"),
@@ -252,27 +239,41 @@ impl Shape {
                 "shared receives are at least as many as the peers that share them",
             ),
             (
-                matches!(kind.family(), super::Family::SharedRing)
+                matches!(kind.family(), Family::SharedRing)
                     && self.acknowledge != Acknowledge::ReadTail,
                 "senders of a shared ring read its tail",
             ),
             (
-                matches!(kind.family(), super::Family::SendReceive)
+                matches!(kind.family(), Family::SendReceive)
                     && self.acknowledge == Acknowledge::ReadTail,
                 "receives are acknowledged by a word or a message",
             ),
             (
                 kind == Kind::ReadSlotNotify
                     && self.signal == Signal::Message
-                    && !super::read_slot::notice_fits(self),
+                    && !self.notice_fits(),
                 "slot and length of a notice fit 32 bits",
             ),
-            (!shared && self.peers_max == 0, "at least one peer"),
         ];
         match table.into_iter().find(|(broken, _)| *broken) {
             Some((_, text)) => Err(BadShape(text)),
             None => Ok(()),
         }
+    }
+
+    /// Bytes from a mailbox to the next one, with `words` bytes besides its message: whole cache lines.
+    pub(super) const fn mailbox_bytes(&self, words: u64) -> u64 {
+        (words + self.message_bytes_max as u64).next_multiple_of(64)
+    }
+
+    /// The number of bits of the slot in the immediate data of a notice; the others are the length.
+    pub(super) const fn slot_bits(&self) -> u32 {
+        u32::BITS - (self.slots - 1).leading_zeros()
+    }
+
+    /// Whether slot and length fit in the immediate data of a notice.
+    const fn notice_fits(&self) -> bool {
+        self.slot_bits() <= self.message_bytes_max.leading_zeros()
     }
 
     /// Lists the dimensions in which the shape of the other end differs, each with both values:
@@ -315,56 +316,24 @@ impl Shape {
 
     /// Decodes the wire form; `None` if it is invalid. The shape may still fail [`Self::check`].
     pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            s0,
-            s1,
-            s2,
-            s3,
-            ring @ ..,
-            p0,
-            p1,
-            p2,
-            p3,
-            n0,
-            n1,
-            mirrored,
-            back,
-            signal,
-            device,
-            b0,
-            b1,
-            b2,
-            b3,
-            z0,
-            z1,
-        ] = *bytes;
-        if [z0, z1] != [0; 2] || mirrored > 1 {
-            return None;
-        }
+        let (message_bytes_max, rest) = bytes.split_first_chunk()?;
+        let (slots, rest) = rest.split_first_chunk()?;
+        let (ring_bytes, rest) = rest.split_first_chunk()?;
+        let (prefetch_bytes, rest) = rest.split_first_chunk()?;
+        let (peers_max, rest) = rest.split_first_chunk()?;
+        let ([mirrored, acknowledge, signal, device], rest) = rest.split_first_chunk()?;
+        let (piece_bytes, [0, 0]) = rest.split_first_chunk()? else { return None };
         Some(Self {
-            message_bytes_max: u32::from_le_bytes([m0, m1, m2, m3]),
-            slots: u32::from_le_bytes([s0, s1, s2, s3]),
-            ring_bytes: u64::from_le_bytes(ring),
-            prefetch_bytes: u32::from_le_bytes([p0, p1, p2, p3]),
-            peers_max: u16::from_le_bytes([n0, n1]),
-            mirrored: mirrored == 1,
-            acknowledge: match back {
-                1 => Acknowledge::Word,
-                2 => Acknowledge::Message,
-                3 => Acknowledge::ReadTail,
-                _ => return None,
-            },
-            signal: match signal {
-                1 => Signal::Word,
-                2 => Signal::Message,
-                _ => return None,
-            },
-            device: *DeviceWords::ALL.get(usize::from(device))?,
-            piece_bytes: u32::from_le_bytes([b0, b1, b2, b3]),
+            message_bytes_max: u32::from_le_bytes(*message_bytes_max),
+            slots: u32::from_le_bytes(*slots),
+            ring_bytes: u64::from_le_bytes(*ring_bytes),
+            prefetch_bytes: u32::from_le_bytes(*prefetch_bytes),
+            peers_max: u16::from_le_bytes(*peers_max),
+            mirrored: *[false, true].get(usize::from(*mirrored))?,
+            acknowledge: *Acknowledge::ALL.get(usize::from(*acknowledge).checked_sub(1)?)?,
+            signal: *Signal::ALL.get(usize::from(*signal).checked_sub(1)?)?,
+            device: *DeviceWords::ALL.get(usize::from(*device))?,
+            piece_bytes: u32::from_le_bytes(*piece_bytes),
         })
     }
 }

@@ -1,15 +1,24 @@
 //! Senders whose messages stay in their own memory until all their readers have READ them.
 
-use super::acknowledge::ACKNOWLEDGEMENT;
-use super::canary::{ChannelCanary, ChannelMutant};
-use super::effects::{Effects, InlineWrite, Name};
+use super::acknowledge::{ACKNOWLEDGEMENT, Progress};
+use super::canary::{ChannelMutant, mutant};
+use super::effects::{Effects, InlineWrite, Peer};
 use super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Sending, Step,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
+    Sending, Step, own as reach,
 };
-use super::readers::{Bells, Readers};
-use super::shape::Shape;
-use farside_base::{LocalSlice, Memory};
+use super::readers::{Bells, STEP};
+use super::shape::{Acknowledge, Shape};
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory, Planted};
+
+/// One reader, as its sender knows it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct ReaderState {
+    regions: PeerRegions,
+    progress: Progress,
+}
 
 /// The messages of a sender, and its readers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -17,36 +26,192 @@ pub(super) struct Store {
     pub(super) regions: OwnRegions,
     /// The location of detached bells.
     pub(super) bells: Bells,
-    pub(super) readers: Readers,
-    pub(super) message_bytes_max: u32,
+    readers: Vec<Option<ReaderState>>,
+    /// A reader was connected before.
+    ever: bool,
+    /// Receives for acknowledgements have been posted for readers with smaller numbers.
+    receives_of: u16,
+    /// Words of lost readers are still set.
+    stale: bool,
+    /// The position up to which all readers are known to have processed: the tail of the slowest living one.
+    tail: u64,
+    /// The head at the last poll: an idle sender asks for the last acknowledgements.
+    rested: u64,
+    accused: Peer,
+    /// The number of bytes or messages per step of an acknowledgement by message.
+    unit: u64,
+    pub(super) shape: Shape,
     /// The positions that messages may take at a time: mailboxes, or bytes of a ring.
     capacity: u64,
     /// The position of the next message.
     pub(super) head: u64,
     /// The number of bytes lent for it.
     loan: Option<u32>,
-    pub(super) canary: ChannelCanary,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Store {
     pub(super) fn new(shape: &Shape, regions: OwnRegions, (unit, capacity): (u64, u64)) -> Self {
+        let mut readers = Vec::new();
+        readers.resize_with(usize::from(shape.peers_max), || None);
         Self {
             regions,
             bells: Bells::of(shape),
-            readers: Readers::new(shape, unit, regions),
-            message_bytes_max: shape.message_bytes_max,
+            readers,
+            ever: false,
+            receives_of: 0,
+            stale: false,
+            tail: 0,
+            rested: 0,
+            accused: Peer::ONLY,
+            unit,
+            shape: *shape,
             capacity,
             head: 0,
             loan: None,
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
+    }
+
+    /// Connects a reader, which begins at `head`.
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        head: u64,
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        let own = step.own;
+        self.settle(own)?;
+        let Some(reader) = self.readers.get_mut(usize::from(peer.0)) else {
+            return Err(Violation("a reader number out of range"));
+        };
+        let word = u64::from(peer.0) * STEP;
+        let progress =
+            Progress::new(self.shape.acknowledge, peer, self.unit, word + 8).starting_at(head);
+        // All readers share the receives: those of an earlier reader with this number are still posted.
+        if peer.0 >= self.receives_of {
+            progress.connected(&self.regions, step.effects);
+            self.receives_of = peer.0 + 1;
+        }
+        *reader = Some(ReaderState { regions, progress });
+        self.ever = true;
+        let start = if mutant!(self, WrongStart) { 0 } else { head };
+        reach(own.bells.store_word(word + 8, head))?;
+        reach(own.bells.store_word(word, start + 1))?;
+        self.measure();
+        Ok(())
+    }
+
+    fn lost(&mut self, peer: Peer) {
+        if let Some(reader) = self.readers.get_mut(usize::from(peer.0)) {
+            self.stale |= reader.take().is_some();
+            self.measure();
+        }
+    }
+
+    /// Clears the words of lost readers.
+    fn settle<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
+        if !core::mem::take(&mut self.stale) {
+            return Ok(());
+        }
+        for (at, reader) in self.readers.iter().enumerate() {
+            if reader.is_none() {
+                reach(own.bells.store_word(at as u64 * STEP, 0))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self) {
+        let tails = self.readers.iter().flatten().map(|reader| reader.progress.tail());
+        let tail = if mutant!(self, StaleTail) { tails.max() } else { tails.min() };
+        self.tail = tail.unwrap_or(self.head);
+    }
+
+    /// Whether there is a reader to send to.
+    #[inline]
+    fn reachable(&self) -> Accepted<()> {
+        if self.readers.iter().any(Option::is_some) {
+            return Ok(());
+        }
+        Err(if self.ever { HalfRefusal::Lost } else { HalfRefusal::NotConnected })
+    }
+
+    /// Every living reader.
+    pub(super) fn living(&self) -> impl Iterator<Item = (Peer, &PeerRegions)> {
+        let numbers = (0_u16..).map(Peer);
+        let readers = numbers.zip(&self.readers);
+        readers.filter_map(|(peer, reader)| Some((peer, &reader.as_ref()?.regions)))
+    }
+
+    /// The position up to which one reader is known to have processed.
+    pub(super) fn tail_of(&self, peer: Peer) -> Option<u64> {
+        Some(self.readers.get(usize::from(peer.0))?.as_ref()?.progress.tail())
+    }
+
+    /// Polls the words that readers have written. An invalid one does not affect other readers.
+    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
+        self.settle(own)?;
+        let mut result = Ok(());
+        for (peer, reader) in (0_u16..).map(Peer).zip(&mut self.readers) {
+            let Some(reader) = reader else { continue };
+            if let Err(violation) = reader.progress.look(self.head, own) {
+                self.accused = peer;
+                result = Err(violation);
+            }
+        }
+        self.measure();
+        result
+    }
+
+    /// READs the tails of the slowest readers, if acknowledgements work that way, because there is no room.
+    fn fetch(&mut self, effects: &mut Effects) {
+        let tail = self.tail;
+        for reader in self.readers.iter_mut().flatten() {
+            if reader.progress.tail() == tail {
+                reader.progress.fetch(&reader.regions, &self.regions, effects);
+            }
+        }
+    }
+
+    /// Polls for a sender that may be idle, and then asks for outstanding acknowledgements.
+    fn advance<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
+        let result = self.look(step.own);
+        if core::mem::replace(&mut self.rested, self.head) == self.head && self.tail < self.head {
+            self.fetch(step.effects);
+        }
+        result
+    }
+
+    /// Handles the completed READ of a tail.
+    fn fetched<M: Memory>(&mut self, peer: Peer, own: Own<'_, M>) -> Checked {
+        if let Some(Some(reader)) = self.readers.get_mut(usize::from(peer.0)) {
+            reader.progress.fetched(self.head, own)?;
+            self.measure();
+        }
+        Ok(())
+    }
+
+    /// Handles an acknowledgement by message.
+    fn arrived(&mut self, arrival: Arrival, effects: &mut Effects) -> Checked {
+        let Arrival { peer, immediate, .. } = arrival;
+        if let Some(Some(reader)) = self.readers.get_mut(usize::from(peer.0)) {
+            reader.progress.arrived(self.head, immediate, &self.regions, effects)?;
+            self.measure();
+        } else if self.shape.acknowledge == Acknowledge::Message {
+            // The last message of a reader that is gone: its receive serves the remaining readers.
+            let word = u64::from(peer.0) * STEP + 8;
+            Progress::new(Acknowledge::Message, peer, self.unit, word).post(&self.regions, effects);
+        }
+        Ok(())
     }
 
     /// Whether a record fits besides what the slowest reader has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
-        self.head + record - self.readers.tail() <= self.capacity + extra
+        let extra = if mutant!(self, CreditOffByOne) { record } else { 0 };
+        self.head + record - self.tail <= self.capacity + extra
     }
 
     /// The same, after a poll of the readers' words if necessary.
@@ -54,7 +219,7 @@ impl Store {
     fn makes_room<M: Memory>(&mut self, record: u64, own: Own<'_, M>) -> bool {
         if !self.has_room(record) {
             // The next `advance` detects and reports the same violation.
-            let _ = self.readers.look(self.head, own);
+            let _ = self.look(own);
         }
         self.has_room(record)
     }
@@ -109,41 +274,33 @@ pub(super) trait PullSender: Sized {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         let store = self.store();
-        store.canary = ChannelCanary::new(mutant);
-        store.readers.set_canary(store.canary);
+        store.mutant = Planted::new(mutant);
         self
     }
 
-    fn prepare<M: Memory>(&mut self, _: Peer, _: &mut Step<'_, M>) -> Checked {
-        Ok(())
-    }
-
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let start = self.start(peer, step)?;
-        self.store().readers.connected(peer, regions, start, step)
+        self.store().connected(peer, regions, start, step)
     }
 
     fn lost(&mut self, peer: Peer) {
-        let store = self.store();
-        store.readers.lost(peer, store.head);
+        self.store().lost(peer);
     }
 
     fn advance<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
-        let store = self.store();
-        let result = store.readers.advance(store.head, step);
+        let result = self.store().advance(step);
         self.acknowledged(step.effects);
         result
     }
 
     fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
-        let store = self.store();
         if completed.name == ACKNOWLEDGEMENT {
-            store.readers.fetched(completed.peer, store.head, step.own)?;
+            self.store().fetched(completed.peer, step.own)?;
         } else {
             self.notified(completed);
         }
@@ -152,16 +309,13 @@ pub(super) trait PullSender: Sized {
     }
 
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
-        let store = self.store();
-        store.readers.arrived(arrival.peer, store.head, arrival.immediate, step.effects)?;
+        self.store().arrived(arrival, step.effects)?;
         self.acknowledged(step.effects);
         Ok(())
     }
 
-    fn wasted(&mut self, _: Peer, _: Name, _: &mut Effects) {}
-
     fn accused(&self) -> Option<Peer> {
-        Some(self.store_ref().readers.accused())
+        Some(self.store_ref().accused)
     }
 
     #[inline]
@@ -170,7 +324,7 @@ pub(super) trait PullSender: Sized {
         let (bytes, offset) = (payload.bytes() as u32, self.offset());
         let record = self.record(bytes);
         let missing = |_| HalfRefusal::NoSuch("memory of the bell");
-        let early = self.store().canary.is(ChannelMutant::BellBeforeData);
+        let early = mutant!(self.store(), BellBeforeData);
         if early {
             self.store().head += record;
             self.flush(step);
@@ -193,15 +347,15 @@ pub(super) trait PullSender: Sized {
     fn ready<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted<()> {
         let record = self.record(payload.bytes() as u32);
         let store = self.store();
-        store.readers.reachable()?;
-        let bytes_max = store.message_bytes_max;
+        store.reachable()?;
+        let bytes_max = store.shape.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
             return Err(HalfRefusal::TooLong { bytes_max });
         }
         if store.makes_room(record, step.own) {
             return Ok(());
         }
-        store.readers.fetch(step.effects);
+        store.fetch(step.effects);
         Err(HalfRefusal::Full)
     }
 
@@ -219,7 +373,7 @@ pub(super) trait PullSender: Sized {
     }
 
     fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
-        let bytes_max = self.store().message_bytes_max;
+        let bytes_max = self.store().shape.message_bytes_max;
         let (record, offset) = (self.record(bytes.min(bytes_max)), self.offset());
         let store = self.store();
         let fits = store.makes_room(record, own) && bytes <= bytes_max;
@@ -232,11 +386,11 @@ pub(super) trait PullSender: Sized {
     fn is_done(&self, sending: Sending) -> bool {
         let (store, position) = (self.store_ref(), sending.0 >> 1);
         let lent = sending.0 & 1 == 1;
-        position < store.head && (!lent || position < store.readers.tail())
+        position < store.head && (!lent || position < store.tail)
     }
 
     fn is_drained(&self) -> bool {
         let store = self.store_ref();
-        store.readers.tail() == store.head
+        store.tail == store.head
     }
 }

@@ -15,10 +15,10 @@
 //!            └────── held ◄──────┘
 //! ```
 
-use super::canary::{MessagingCanary, MessagingMutant};
+use super::canary::{MessagingMutant, mutant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::NodeId;
+use farside_base::{NodeId, Planted};
 
 /// The identifier of a WRITE, for its work request; not reused by another post for a long time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,7 +85,7 @@ pub struct WritesInFlight<T> {
     entries: Vec<WriteEntry<T>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
-    canary: MessagingCanary,
+    mutant: Planted<MessagingMutant>,
 }
 
 impl<T: Copy> Default for WritesInFlight<T> {
@@ -101,14 +101,14 @@ impl<T: Copy> WritesInFlight<T> {
             entries: Vec::with_capacity(64),
             free: Vec::with_capacity(64),
             waiting: VecDeque::with_capacity(64),
-            canary: MessagingCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: MessagingMutant) -> Self {
-        self.canary = MessagingCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -209,9 +209,7 @@ impl<T: Copy> WritesInFlight<T> {
         for index in self.of(to) {
             let entry = &mut self.entries[index];
             match entry.stage {
-                WriteStage::Held(Some(mark))
-                    if mark < received && !self.canary.is(MessagingMutant::WrittenAgain) =>
-                {
+                WriteStage::Held(Some(mark)) if mark < received && !mutant!(self, WrittenAgain) => {
                     landed(self.take(index));
                 }
                 WriteStage::Held(mark) => {

@@ -15,9 +15,10 @@
 //! how many it has received, and the other sends the rest once more, unchanged, including credits; only then new
 //! messages.
 
-use super::canary::{MessagingCanary, MessagingMutant};
+use super::canary::{MessagingMutant, mutant};
 use crate::wire::{BODY, Class, Family, MESSAGE, Violation};
 use alloc::collections::VecDeque;
+use farside_base::Planted;
 
 /// The maximum number of credit messages in flight to one end: two per class.
 const CREDIT_MESSAGES: u32 = 2 * Class::ALL.len() as u32;
@@ -98,7 +99,7 @@ pub struct Messenger {
     /// The last messages sent, which the peer may not have received; `None` if a broken link means the death of an
     /// end.
     kept: Option<Kept>,
-    canary: MessagingCanary,
+    mutant: Planted<MessagingMutant>,
 }
 
 impl Messenger {
@@ -122,7 +123,7 @@ impl Messenger {
             sent: 0,
             received: 0,
             kept: None,
-            canary: MessagingCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
@@ -159,7 +160,7 @@ impl Messenger {
             Ok(missing) if missing <= kept.messages.len() => kept.again = missing,
             _ => return Err(Violation("more messages missing than can be in flight")),
         }
-        if self.canary.is(MessagingMutant::NothingSentAgain) {
+        if mutant!(self, NothingSentAgain) {
             kept.again = 0;
         }
         self.shown = None;
@@ -174,7 +175,7 @@ impl Messenger {
     /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: MessagingMutant) -> Self {
-        self.canary = MessagingCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
@@ -310,7 +311,7 @@ impl Messenger {
     fn check_sequence(&self, sequence: u16) -> Result<(), Violation> {
         // The link keeps order, so the 16 bits that travel are never stale: they only reveal a peer that lost,
         // repeated or invented a message.
-        if sequence == self.received as u16 || self.canary.is(MessagingMutant::SequenceUnchecked) {
+        if sequence == self.received as u16 || mutant!(self, SequenceUnchecked) {
             Ok(())
         } else {
             Err(Violation("message out of sequence"))
@@ -331,7 +332,7 @@ impl Messenger {
     #[inline]
     fn check_room(&self, class: Class) -> Result<(), Violation> {
         let room = self.lanes[class as usize].owed < self.credits_per_class;
-        if room || self.canary.is(MessagingMutant::SharedPool) {
+        if room || mutant!(self, SharedPool) {
             Ok(())
         } else {
             Err(Violation("more messages than credits"))
@@ -348,17 +349,17 @@ impl Messenger {
 
     #[inline]
     fn has_credit(&self, class: Class) -> bool {
-        if self.canary.is(MessagingMutant::SharedPool) {
+        if mutant!(self, SharedPool) {
             return self.may_send_credits();
         }
-        let extra = u32::from(self.canary.is(MessagingMutant::CreditOffByOne));
+        let extra = u32::from(mutant!(self, CreditOffByOne));
         self.lanes[class as usize].outstanding < self.credits_per_class + extra
     }
 
     fn may_send_credits(&self) -> bool {
         let outstanding: u32 = self.lanes.iter().map(|lane| lane.outstanding).sum();
         let pool = self.credits_per_class * Class::ALL.len() as u32;
-        outstanding < pool || !self.canary.is(MessagingMutant::SharedPool)
+        outstanding < pool || !mutant!(self, SharedPool)
     }
 
     /// Whether half of a class's credits, rounded up, are owed.

@@ -180,7 +180,7 @@ impl Executor {
                 return slice;
             }
         };
-        let fence = match crate::canary::is(crate::canary::NodeMutant::AnswersBeforeWrites) {
+        let fence = match crate::canary::mutant!(crate::canary::nodes(), AnswersBeforeWrites) {
             true => Some(Ok(())),
             false => miss.poll_fence(),
         };

@@ -592,7 +592,7 @@ fn machine(settings: Settings) -> Server {
         (NodeMutant::CallsRunAgain, Defect::RunAgain),
         (NodeMutant::RepliesForgotten, Defect::ReplyForgotten),
     ];
-    match defects.into_iter().find(|(planted, _)| canary::is(*planted)) {
+    match defects.into_iter().find(|(planted, _)| canary::nodes().mutant.is(*planted)) {
         Some((_, defect)) => Server::with_mutant(settings, defect),
         None => Server::new(settings),
     }

@@ -3,7 +3,7 @@
 use super::peers::Peer;
 use super::regions::{PeerLink, PeerWords};
 use super::{Import, LineWrite, Links};
-use crate::canary::{self, NodeMutant};
+use crate::canary;
 use farside_base::{Incarnation, LineAddress, LinkId, MemoryId, NodeId};
 use farside_protocol::member::Outlives;
 use farside_protocol::messaging::Messenger;
@@ -141,7 +141,7 @@ impl Links {
         };
         self.counters.resumes += 1;
         let landed = |placement: LineWrite| landed(placement.line);
-        match canary::is(NodeMutant::NotPlacedAgain) {
+        match canary::mutant!(canary::nodes(), NotPlacedAgain) {
             true => self.placements.gone(node, landed),
             false => self.placements.resume(node, received_there, landed),
         }

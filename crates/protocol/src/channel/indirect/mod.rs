@@ -14,8 +14,9 @@
 mod receiver;
 mod sender;
 
+use super::half::WORD;
 use super::kind::Kind;
-use super::read_slot::{BATCH, Boxes, WORD};
+use super::read_slot::{BATCH, Boxes};
 use super::readers::{plan_reader, sender_words};
 use super::shape::{MemoryPlan, Shape, Signal};
 use farside_base::Access;

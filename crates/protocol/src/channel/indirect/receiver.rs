@@ -4,14 +4,14 @@
 //! no other region. `receive` never uses the second half of that buffer. An offer of this
 //! channel is a position in the order of messages: if it is not fetched, later messages never arrive.
 
-use super::super::effects::{Effects, Name, Notify};
+use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
-    OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH, own as reach,
+    OwnRegions, PeerRegions, Received, Step, WORD, own as reach,
 };
 use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf};
 use super::super::kind::Kind;
-use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS, WORD};
+use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS};
 use super::super::shape::{Shape, Signal};
 use super::{PLACES, place_of, plan_receiver};
 use crate::wire::Violation;
@@ -47,7 +47,6 @@ struct Ask {
 /// *Order*: that of sending. *Cost*: one WRITE of a destination per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IndirectReceiver {
-    signal: Signal,
     boxes: Boxes,
     buffer_bytes: u64,
     position: ReaderPosition,
@@ -64,7 +63,6 @@ impl IndirectReceiver {
         let (slots, plan) = (shape.slots as usize, plan_receiver(kind, shape));
         let capacity = u64::from(shape.slots);
         Self {
-            signal: shape.signal,
             boxes: Boxes::new(0, shape),
             buffer_bytes: plan.buffer_bytes,
             position: ReaderPosition::new(shape, regions, plan.receives, (1, capacity)),
@@ -111,7 +109,7 @@ impl IndirectReceiver {
 
     /// Polls the bells of requested messages: they are set in order.
     fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
-        if self.signal != Signal::Word {
+        if self.position.inbound.shape.signal != Signal::Word {
             return Ok(());
         }
         for ask in &mut self.asks {
@@ -135,24 +133,17 @@ impl ReceiveHalf for IndirectReceiver {
         Some(&mut self.position.inbound)
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
         // There is one receiver, so it gets the first message.
-        let regions = PeerRegions { number: Peer::ONLY, ..regions };
-        self.position.begin(regions, 0);
-        self.position.inbound.connected(regions, step.effects);
+        let to = PeerRegions { number: Peer::ONLY, ..to };
+        self.position.begin(to, 0);
+        self.position.inbound.connected(to, step.effects);
         Ok(())
     }
 
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let number = self.position.inbound.immediate(arrival, step.effects)?;
-        if arrival.bytes > self.boxes.message_bytes_max {
-            return Err(WRONG_LENGTH);
-        }
+        self.position.inbound.length(u64::from(arrival.bytes))?;
         let asked =
             |ask: &&mut Ask| ask.number as u32 == number && ask.state == IndirectState::Asked;
         let ask = self.asks.iter_mut().find(asked);

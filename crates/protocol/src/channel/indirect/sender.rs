@@ -1,13 +1,13 @@
 //! The sender of indirect reads: it WRITEs each message to the destination that the receiver has requested.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::effects::Effects;
 use super::super::half::{
-    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, own as reach,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, WORD, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::outbound::{Frame, Outbound, PushSender};
-use super::super::read_slot::{Boxes, SIGNALS, WORD, bell_of};
+use super::super::read_slot::{Boxes, SIGNALS, bell_of};
 use super::super::shape::{Shape, Signal};
 use super::{PLACES, place_sequence, plan_receiver};
 use crate::wire::Violation;
@@ -18,7 +18,6 @@ use farside_base::{Memory, RemoteSlice};
 /// *Cost*: one WRITE per message, and one of a bell if signals are words. No copy, no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IndirectSender {
-    signal: Signal,
     boxes: Boxes,
     /// The size of the receiver's buffer in bytes.
     buffer_bytes: u64,
@@ -33,7 +32,6 @@ impl IndirectSender {
         // Its only receiver acknowledges as reader 0 of `readers.rs`.
         out.progress.acknowledged_at(WORD);
         Self {
-            signal: shape.signal,
             boxes: Boxes::new(0, shape),
             buffer_bytes: plan_receiver(kind, shape).buffer_bytes,
             out,
@@ -66,17 +64,18 @@ impl IndirectSender {
         to: (&PeerRegions, u64),
         step: &mut Step<'_, M>,
     ) -> Accepted<()> {
-        if payload.bytes() == 0 && self.signal == Signal::Word {
+        if payload.bytes() == 0 && self.out.shape.signal == Signal::Word {
             return Ok(());
         }
         let at = RemoteSlice { region: to.0.buffer, offset: to.1 };
-        let number = Some(self.out.head as u32).filter(|_| self.signal == Signal::Message);
+        let number =
+            Some(self.out.head as u32).filter(|_| self.out.shape.signal == Signal::Message);
         let written = self.out.write(self.out.name(), Frame::BARE, payload, (at, number), step);
         written.map_err(|_| HalfRefusal::NoSuch("staging memory"))
     }
 
     fn ring(&self, bytes: u32, to: &PeerRegions, effects: &mut Effects) {
-        if self.signal == Signal::Word {
+        if self.out.shape.signal == Signal::Word {
             let offset = SIGNALS + self.boxes.slot(self.out.head) * WORD;
             self.out.write_word(to, offset, bell_of(self.out.head, bytes), effects);
         }
@@ -120,7 +119,7 @@ impl PushSender for IndirectSender {
     #[inline]
     fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
         let (to, bytes, offset) = self.room(payload, step.own)?;
-        let early = self.out.canary.is(ChannelMutant::BellBeforeData);
+        let early = mutant!(self.out, BellBeforeData);
         if early {
             self.ring(bytes, &to, step.effects);
         }
@@ -129,7 +128,7 @@ impl PushSender for IndirectSender {
             self.ring(bytes, &to, step.effects);
         }
         self.out.head += 1;
-        let no_write = bytes == 0 && self.signal == Signal::Word;
+        let no_write = bytes == 0 && self.out.shape.signal == Signal::Word;
         Ok(self.out.take(if no_write { Payload::Bytes(&[]) } else { payload }))
     }
 

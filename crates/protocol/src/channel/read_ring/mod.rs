@@ -37,21 +37,21 @@
 //! known first, by a READ of the bell alone; otherwise one READ fetches length and message, as much as the head
 //! permits, and the next offer waits for it. An offer fetches again what was fetched for `receive` and not taken.
 
-mod fetch;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::readers;
+use super::ring_layout::RingLayout;
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
 pub(super) use receiver::ReadRingReceiver;
 pub(super) use sender::ReadRingSender;
 
-const WORD: u64 = 8;
 /// The offset, at a reader, of the heads that its sender WRITEs. Before them is a copy of the head, or of the length
 /// that comes with a message.
 const SIGNALS: u64 = readers::READER_WORDS + 64;
@@ -101,46 +101,9 @@ impl ReadRingForm {
     }
 }
 
-/// The offsets of positions, at the sender and at its readers alike.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct ReadRingOffsets {
-    ring_bytes: u64,
-    /// Bytes accessible from the beginning of the ring on.
-    reach: u64,
-    mirrored: bool,
-}
-
-impl ReadRingOffsets {
-    const fn new(form: ReadRingForm, shape: &Shape) -> Self {
-        let more = if shape.mirrored { shape.ring_bytes } else { guard(form, shape) };
-        let ring_bytes = shape.ring_bytes;
-        Self { ring_bytes, reach: ring_bytes + more, mirrored: shape.mirrored }
-    }
-
-    #[inline]
-    const fn offset(self, position: u64) -> u64 {
-        position & (self.ring_bytes - 1)
-    }
-
-    /// The end of the contiguous bytes from a position on, guard included.
-    #[inline]
-    const fn contiguous_end(self, position: u64) -> u64 {
-        position - self.offset(position) + self.reach
-    }
-
-    /// The end of the records that are contiguous with the one at a position.
-    #[inline]
-    const fn turn_end(self, position: u64) -> u64 {
-        match self.mirrored {
-            true => self.contiguous_end(position),
-            false => position - self.offset(position) + self.ring_bytes,
-        }
-    }
-}
-
-/// Bytes of the guard of a ring that is not mirrored.
-const fn guard(form: ReadRingForm, shape: &Shape) -> u64 {
-    form.record(shape.message_bytes_max).next_multiple_of(64)
+/// The layout of the ring, at the sender and at its readers alike.
+const fn layout(form: ReadRingForm, shape: &Shape) -> RingLayout {
+    RingLayout::new(shape, form.record(shape.message_bytes_max))
 }
 
 /// The sequence number of a position in a bell, besides the length: 40 bits that are never zero.
@@ -170,7 +133,7 @@ pub(super) const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     let (bells, apart) = readers::plan_bells(shape, if detached { WORD } else { 0 });
     readers::plan_sender(shape, bells)
         .with_counters(apart, DeviceWords::kind(apart > 0), Access::READ)
-        .with_ring(shape, guard(form, shape), Access::READ)
+        .with_ring(layout(form, shape), Access::READ)
 }
 
 /// The memory that the receiver needs.
@@ -180,6 +143,6 @@ pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let words = matches!(shape.signal, Signal::Word) && notices > 0;
     let bytes = SIGNALS - readers::READER_WORDS + if words { notices as u64 * WORD } else { 0 };
     readers::plan_reader(shape, bytes, words)
-        .with_ring(shape, guard(form, shape), Access::NONE)
+        .with_ring(layout(form, shape), Access::NONE)
         .with_receives(if words || notices == 0 { 0 } else { receives_max(shape) })
 }

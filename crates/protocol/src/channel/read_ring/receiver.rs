@@ -1,24 +1,42 @@
 //! A reader of a ring.
 
 #[cfg(canary)]
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::Name;
+use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
+use super::super::checksum::checksum;
+use super::super::effects::{Effects, Name, Peer};
 use super::super::half::{
     Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
-    OwnRegions, Peer, PeerRegions, Received, Step, own as reach,
+    OwnRegions, PeerRegions, Received, Step, own as reach,
 };
 use super::super::inbound::{InboundPeer, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
+use super::super::ring_layout::RingLayout;
 use super::super::shape::{Shape, Signal};
-use super::fetch::{FLYING, Flying};
-use super::{COPY, ReadRingForm, ReadRingOffsets, WORD, notices_max, plan_receiver};
+use super::{COPY, ReadRingForm, SIGNALS, WORD, layout, notices_max, plan_receiver, sequence};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The maximum number of open offers.
 const OFFERS_MAX: usize = 16;
+
+/// The name of the READ in [`Flying`]; those of offers are smaller.
+const FLYING: Name = Name(1 << 28);
+
+/// The READ in flight for `receive`, or for a bell.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Flying {
+    /// Of the detached head.
+    Head,
+    /// Of a bell alone.
+    Bell,
+    /// Of records, up to a position.
+    Records(u64),
+    /// Of a message of this size, and possibly of the bell after it.
+    Message { bytes: u32, bell: bool },
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum DeliveryState {
@@ -48,32 +66,27 @@ struct Fetch {
 /// No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadRingReceiver {
-    pub(super) form: ReadRingForm,
-    pub(super) signal: Signal,
-    pub(super) place: ReadRingOffsets,
-    pub(super) message_bytes_max: u32,
-    /// The maximum size in bytes of one READ, or one record.
-    pub(super) piece_bytes: u64,
-    pub(super) prefetch_bytes: u32,
+    form: ReadRingForm,
+    ring: RingLayout,
     /// The location of the detached head at the sender.
-    pub(super) bell: Bells,
-    pub(super) position: ReaderPosition,
+    bell: Bells,
+    position: ReaderPosition,
     /// The position of the next message to be received or offered.
     next: u64,
     /// Messages before this position have arrived.
-    pub(super) here: u64,
+    here: u64,
     /// The sender's head, as far as it was announced (detached, notify).
-    pub(super) head: u64,
-    pub(super) flying: Option<Flying>,
+    head: u64,
+    flying: Option<Flying>,
     /// The length of the message at `here`, if only its bell has arrived (inlined).
-    pub(super) seen: Option<u32>,
+    seen: Option<u32>,
     /// The size of the record at `here`, if its bell has arrived with fewer bytes, or with stale ones (prefetched).
-    pub(super) wanted: u64,
+    wanted: u64,
     offers: Vec<Fetch>,
     /// The number of notices received, and those since the last forced acknowledgement.
-    pub(super) notices: u64,
+    notices: u64,
     notices_since: u32,
-    pub(super) notices_max: u32,
+    notices_max: u32,
     /// The newest head that arrived before the start was known.
     early: Option<u32>,
 }
@@ -84,11 +97,7 @@ impl ReadRingReceiver {
         let receives = plan_receiver(kind, shape).receives;
         Self {
             form,
-            signal: shape.signal,
-            place: ReadRingOffsets::new(form, shape),
-            message_bytes_max: shape.message_bytes_max,
-            piece_bytes: u64::from(shape.piece_bytes),
-            prefetch_bytes: shape.prefetch_bytes,
+            ring: layout(form, shape),
             bell: Bells::of(shape),
             position: ReaderPosition::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
@@ -105,7 +114,12 @@ impl ReadRingReceiver {
         }
     }
 
-    pub(super) const fn noticed(&mut self) {
+    #[inline]
+    const fn shape(&self) -> &Shape {
+        &self.position.inbound.shape
+    }
+
+    const fn noticed(&mut self) {
         self.notices += 1;
         self.notices_since += 1;
     }
@@ -166,7 +180,7 @@ impl ReadRingReceiver {
         match self.form {
             ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.next => {
                 let most = self.head - self.next - self.form.header().min(self.head - self.next);
-                Ok(Some((self.next, most.min(u64::from(self.message_bytes_max)) as u32)))
+                Ok(Some((self.next, most.min(u64::from(self.shape().message_bytes_max)) as u32)))
             }
             ReadRingForm::Detached => {
                 self.read_head(to, step.effects);
@@ -209,6 +223,216 @@ impl ReadRingReceiver {
         }
         Ok(())
     }
+
+    /// The highest position that the sender can have reached: it reuses only released space.
+    #[inline]
+    fn limit(&self) -> u64 {
+        self.position.tail() + self.shape().ring_bytes
+    }
+
+    /// READs the bytes between two positions into the same positions here.
+    fn read(
+        &mut self,
+        what: Flying,
+        from: u64,
+        to: u64,
+        peer: &PeerRegions,
+        effects: &mut Effects,
+    ) {
+        self.flying = Some(what);
+        let offset = self.ring.offset(self.here) + (from - self.here);
+        let bytes = (to - from) as u32;
+        let into = LocalSlice { region: self.position.inbound.regions.buffer, offset, bytes };
+        effects.read(Peer::ONLY, FLYING, into, RemoteSlice { region: peer.buffer, offset });
+    }
+
+    /// READs the head.
+    fn read_head(&mut self, peer: &PeerRegions, effects: &mut Effects) {
+        self.flying = Some(Flying::Head);
+        let into =
+            LocalSlice { region: self.position.inbound.regions.bells, offset: COPY, bytes: 8 };
+        let from = self.bell.at(0, peer);
+        effects.read(Peer::ONLY, FLYING, into, from);
+    }
+
+    /// READs the bell of the next record, unless a held record occupies its position here.
+    fn read_bell(&mut self, peer: &PeerRegions, effects: &mut Effects) {
+        if self.here + WORD <= self.limit() {
+            self.read(Flying::Bell, self.here, self.here + WORD, peer, effects);
+        }
+    }
+
+    /// Requests the next message, if no READ is in flight.
+    fn ask<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
+        let Some(peer) = self.position.ready(step.effects) else { return Ok(()) };
+        self.look(step.own)?;
+        let effects = &mut *step.effects;
+        if self.flying.is_some() {
+            return Ok(());
+        }
+        let end = self.ring.contiguous_end(self.here).min(self.limit());
+        match self.form {
+            ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.here => {
+                let piece = u64::from(self.shape().piece_bytes)
+                    .max(self.form.record(self.shape().message_bytes_max));
+                let end = end.min(self.head).min(self.here + piece);
+                self.read(Flying::Records(end), self.here, end, &peer, effects);
+            }
+            ReadRingForm::Detached => self.read_head(&peer, effects),
+            ReadRingForm::Notify => {}
+            ReadRingForm::Prefetched => {
+                self.seen = None;
+                let most = self.form.header() + u64::from(self.shape().prefetch_bytes);
+                let end = end.min(self.here + most.next_multiple_of(WORD).max(self.wanted));
+                if end > self.here {
+                    self.read(Flying::Records(end), self.here, end, &peer, effects);
+                }
+            }
+            ReadRingForm::Inlined => match self.seen.take() {
+                Some(bytes) => self.read_message(bytes, end, &peer, effects),
+                None => self.read_bell(&peer, effects),
+            },
+        }
+        Ok(())
+    }
+
+    /// READs a message with a known bell, and the bell after it if that is contiguous.
+    fn read_message(&mut self, bytes: u32, end: u64, peer: &PeerRegions, effects: &mut Effects) {
+        let next = self.here + self.form.record(bytes);
+        let bell = next < self.ring.turn_end(self.here) && next + WORD <= end;
+        if bytes == 0 {
+            self.here = next;
+            return self.read_bell(peer, effects);
+        }
+        let to = if bell { next + WORD } else { next };
+        self.read(Flying::Message { bytes, bell }, self.here + WORD, to, peer, effects);
+    }
+
+    /// Polls the heads that the sender has written.
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
+        if self.form != ReadRingForm::Notify || self.shape().signal != Signal::Word {
+            return Ok(());
+        }
+        loop {
+            let slot = self.notices % u64::from(self.notices_max);
+            let head = reach(own.bells.load_word(SIGNALS + slot * WORD))?;
+            if head <= self.head {
+                return Ok(());
+            }
+            self.advance_to(head)?;
+            self.noticed();
+        }
+    }
+
+    /// Notes the sender's new head.
+    fn advance_to(&mut self, head: u64) -> Checked {
+        if head < self.head || head > self.limit() || !head.is_multiple_of(WORD) {
+            return Err(Violation("a head out of range"));
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Handles the completion of the READ in flight.
+    fn landed<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
+        match self.flying.take() {
+            None => Ok(()),
+            Some(Flying::Head) => {
+                let head = reach(own.bells.load_word(COPY))?;
+                self.advance_to(head)
+            }
+            Some(Flying::Bell) => self.bell_here(own),
+            Some(Flying::Records(end)) if self.form == ReadRingForm::Prefetched => {
+                self.check(end, own)
+            }
+            Some(Flying::Records(end)) => self.walk(end, own),
+            Some(Flying::Message { bytes, bell }) => {
+                self.here += self.form.record(bytes);
+                if bell { self.bell_here(own) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn bell_here<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
+        let bell = reach(own.buffer.load_word(self.ring.offset(self.here)))?;
+        self.seen = self.rung(bell, self.here)?;
+        if self.seen.is_some_and(|bytes| self.here + self.form.record(bytes) > self.limit()) {
+            return Err(Violation("overlapping messages"));
+        }
+        Ok(())
+    }
+
+    /// The length in a bell, if it is set.
+    #[inline]
+    fn rung(&self, bell: u64, position: u64) -> Checked<Option<u32>> {
+        let bytes = match (self.form, bell) {
+            (_, 0) => return Ok(None),
+            (ReadRingForm::Prefetched, _) if bell >> 24 != sequence(position) => {
+                return Err(Violation("a bell of another message"));
+            }
+            (ReadRingForm::Prefetched, _) => bell & 0xff_ffff,
+            (ReadRingForm::Detached | ReadRingForm::Notify | ReadRingForm::Inlined, _) => bell - 1,
+        };
+        self.position.inbound.length(bytes).map(Some)
+    }
+
+    /// Walks over the complete records before a head.
+    fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
+        let (start, turn_end) = (self.here, self.ring.turn_end(self.here));
+        while self.here < end && self.here < turn_end {
+            let offset = self.ring.offset(start) + (self.here - start);
+            let bell = reach(own.buffer.load_word(offset))?;
+            let Some(bytes) = self.rung(bell, self.here)? else {
+                return Err(Violation("a head before its message"));
+            };
+            let next = self.here + self.form.record(bytes);
+            if next > self.head {
+                return Err(Violation("a message beyond the head"));
+            }
+            if next > end {
+                break;
+            }
+            self.here = next;
+        }
+        Ok(())
+    }
+
+    /// Walks over the prefetched records, as far as their checksums match.
+    fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Checked {
+        let (start, turn_end) = (self.here, self.ring.turn_end(self.here));
+        while self.here + WORD <= end && self.here < turn_end {
+            let first = self.here == start;
+            let offset = self.ring.offset(start) + (self.here - start);
+            let bell = reach(own.buffer.load_word(offset))?;
+            // Only the first bell was clear before it was set: the others may still have any value.
+            let bytes = match self.rung(bell, self.here) {
+                Ok(Some(bytes)) => bytes,
+                Err(violation) if first => return Err(violation),
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            let record = self.form.record(bytes);
+            if first && self.here + record > self.limit() {
+                return Err(Violation("overlapping messages"));
+            }
+            if self.here + record > end {
+                self.wanted = if first { record } else { 0 };
+                return Ok(());
+            }
+            let sum = reach(checksum(bell, own.buffer, offset + self.form.header(), bytes))?;
+            let fits = sum == reach(own.buffer.load_word(offset + WORD))?;
+            if !fits && !mutant!(self.position.inbound, ChecksumUnchecked) {
+                // Everything stored before a bell that an earlier READ returned is present.
+                if first && self.wanted > 0 {
+                    return Err(Violation("a message with a wrong checksum"));
+                }
+                self.wanted = if first { record } else { 0 };
+                return Ok(());
+            }
+            self.here += record;
+            self.wanted = 0;
+        }
+        Ok(())
+    }
 }
 
 impl ReceiveHalf for ReadRingReceiver {
@@ -219,20 +443,15 @@ impl ReceiveHalf for ReadRingReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
         let inbound = &mut self.position.inbound;
-        inbound.canary = ChannelCanary::new(mutant);
-        if inbound.receives > 0 && inbound.canary.is(ChannelMutant::LateNoticeForgotten) {
+        inbound.mutant = farside_base::Planted::new(mutant);
+        if inbound.receives > 0 && mutant!(inbound, LateNoticeForgotten) {
             inbound.receives = self.notices_max;
         }
         self
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.position.connected(regions, step.effects);
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.position.connected(to, step.effects);
         Ok(())
     }
 
@@ -273,7 +492,7 @@ impl ReceiveHalf for ReadRingReceiver {
         if self.next == self.here {
             return Ok(None);
         }
-        let (position, offset) = (self.next, self.place.offset(self.next));
+        let (position, offset) = (self.next, self.ring.offset(self.next));
         let bell = reach(step.own.buffer.load_word(offset))?;
         let Some(bytes) = self.rung(bell, position)? else {
             return Err(Violation("a message without a bell"));
@@ -312,7 +531,7 @@ impl ReceiveHalf for ReadRingReceiver {
             (self.next, self.here) = (end, end);
         }
         self.offers.push(Fetch { position, bytes, known, state: DeliveryState::Offered });
-        let place = known.then(|| self.place.offset(position) + self.form.header());
+        let place = known.then(|| self.ring.offset(position) + self.form.header());
         Ok(Some(Offer { held: HeldMessage(position), peer: Peer::ONLY, bytes_max: bytes, place }))
     }
 
@@ -334,7 +553,7 @@ impl ReceiveHalf for ReadRingReceiver {
         }
         fetch.state = DeliveryState::Reading;
         let (name, known) = (Self::name(fetch.position), fetch.known);
-        let offset = self.place.offset(fetch.position) + if known { self.form.header() } else { 0 };
+        let offset = self.ring.offset(fetch.position) + if known { self.form.header() } else { 0 };
         let from = RemoteSlice { region: to.buffer, offset };
         let header = if known { 0 } else { WORD as u32 };
         let region = self.position.inbound.regions.bells;

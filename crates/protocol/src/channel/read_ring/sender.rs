@@ -1,13 +1,14 @@
 //! The sender of a read ring.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
 use super::super::checksum::checksum;
-use super::super::effects::{Effects, Name, Notify};
-use super::super::half::{Checked, Completed, OwnRegions, Peer, Step, own as reach};
+use super::super::effects::{Effects, Name, Notify, Peer};
+use super::super::half::{Checked, Completed, OwnRegions, Step, own as reach};
 use super::super::kind::Kind;
+use super::super::ring_layout::RingLayout;
 use super::super::shape::{Shape, Signal};
 use super::super::store::{PullSender, Store};
-use super::{ReadRingForm, ReadRingOffsets, SIGNALS, WORD, notices_max, sequence};
+use super::{ReadRingForm, SIGNALS, WORD, layout, notices_max, sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{Memory, RemoteSlice};
@@ -41,8 +42,7 @@ struct Notices {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadRingSender {
     form: ReadRingForm,
-    signal: Signal,
-    place: ReadRingOffsets,
+    ring: RingLayout,
     store: Store,
     /// The head at the end of the last batch (detached, notify).
     flushed: u64,
@@ -62,8 +62,7 @@ impl ReadRingSender {
         };
         Self {
             form,
-            signal: shape.signal,
-            place: ReadRingOffsets::new(form, shape),
+            ring: layout(form, shape),
             store: Store::new(shape, regions, (WORD, shape.ring_bytes - form.beside())),
             flushed: 0,
             notices: (0..readers).map(|_| notices()).collect(),
@@ -76,9 +75,9 @@ impl ReadRingSender {
     fn notify(&mut self, effects: &mut Effects) -> bool {
         let head = self.flushed;
         let mut waits = false;
-        for (peer, to) in self.store.readers.living() {
+        for (peer, to) in self.store.living() {
             let Some(notices) = self.notices.get_mut(usize::from(peer.0)) else { break };
-            let tail = self.store.readers.tail_of(peer).unwrap_or(0);
+            let tail = self.store.tail_of(peer).unwrap_or(0);
             let over = |notice: &Notice| notice.arrived && notice.head <= tail;
             while notices.open.front().is_some_and(over) {
                 notices.open.pop_front();
@@ -93,7 +92,7 @@ impl ReadRingSender {
             let number = notices.count;
             let slot = number % u64::from(self.notices_max);
             let name = Name(slot as u32);
-            match self.signal {
+            match self.store.shape.signal {
                 Signal::Message => {
                     let notice = (head / WORD) as u32;
                     effects.send_inline(peer, name, Notify::Yes, &[], Some(notice));
@@ -107,8 +106,8 @@ impl ReadRingSender {
             notices.told = head;
             notices.count += 1;
             // Words are read in order of their offsets: a reader that acknowledges one has read it.
-            let arrived = self.signal == Signal::Word
-                || self.store.canary.is(ChannelMutant::LateNoticeForgotten);
+            let arrived =
+                self.store.shape.signal == Signal::Word || mutant!(self.store, LateNoticeForgotten);
             notices.open.push_back(Notice { number, head, arrived });
         }
         waits
@@ -129,7 +128,7 @@ impl PullSender for ReadRingSender {
     }
 
     fn offset(&self) -> u64 {
-        self.place.offset(self.store.head) + self.form.header()
+        self.ring.offset(self.store.head) + self.form.header()
     }
 
     /// New readers begin at the announced head.
@@ -162,7 +161,7 @@ impl PullSender for ReadRingSender {
     /// Stores the bells that complete the message (001 figure 3).
     fn ring<M: Memory>(&self, bytes: u32, step: &mut Step<'_, M>) -> Checked {
         let (own, head) = (step.own, self.store.head);
-        let (at, next) = (self.place.offset(head), head + self.form.record(bytes));
+        let (at, next) = (self.ring.offset(head), head + self.form.record(bytes));
         let bell = match self.form {
             ReadRingForm::Detached | ReadRingForm::Notify | ReadRingForm::Inlined => {
                 u64::from(bytes) + 1
@@ -174,9 +173,9 @@ impl PullSender for ReadRingSender {
                 bell
             }
         };
-        let unset = !self.store.canary.is(ChannelMutant::NextBellNotUnset);
+        let unset = !mutant!(self.store, NextBellNotUnset);
         if self.form.beside() > 0 && unset {
-            reach(own.buffer.store_word(self.place.offset(next), 0))?;
+            reach(own.buffer.store_word(self.ring.offset(next), 0))?;
         }
         reach(own.buffer.store_word(at, bell))
     }
@@ -194,7 +193,7 @@ impl PullSender for ReadRingSender {
             ReadRingForm::Notify => {
                 if self.notify(step.effects) {
                     // The next `advance` detects and reports the same violation.
-                    let _ = self.store.readers.look(self.flushed, step.own);
+                    let _ = self.store.look(step.own);
                     self.notify(step.effects);
                 }
             }

@@ -31,13 +31,12 @@
 //! *Sending* copies bytes into the mailbox. Without a copy, the message is built in the memory that
 //! [`loan`](super::Sender::loan) returns, and sent as its slice; it is done when all readers have released it.
 
-mod fetch;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::half::{Checked, WRONG_LENGTH};
+use super::half::{Checked, WORD, checked_length};
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
 use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
@@ -47,7 +46,6 @@ use farside_base::Access;
 pub(super) use receiver::ReadMailboxReceiver;
 pub(super) use sender::ReadMailboxSender;
 
-pub(super) const WORD: u64 = 8;
 /// The size in bytes of the bell and checksum before a message with an inlined bell.
 const INLINED: u64 = 16;
 /// The maximum number of bells, or full mailboxes, per READ; a line of a reader's bells.
@@ -94,10 +92,9 @@ pub(super) struct Boxes {
 
 impl Boxes {
     pub(super) const fn new(header: u64, shape: &Shape) -> Self {
-        let bytes = header + shape.message_bytes_max as u64;
         Self {
             slots: shape.slots as u64,
-            step: bytes.next_multiple_of(64),
+            step: shape.mailbox_bytes(header),
             header,
             message_bytes_max: shape.message_bytes_max,
         }
@@ -128,12 +125,9 @@ impl Boxes {
     /// The length of a message, if its bell is set.
     #[inline]
     pub(super) fn rung(self, number: u64, bell: u64) -> Checked<Option<u32>> {
-        let bytes = (bell & 0xff_ffff) as u32;
+        let bytes = bell & 0xff_ffff;
         if bell >> 24 == sequence(number) {
-            return match bytes <= self.message_bytes_max {
-                true => Ok(Some(bytes)),
-                false => Err(WRONG_LENGTH),
-            };
+            return checked_length(bytes, self.message_bytes_max).map(Some);
         }
         let before = number.checked_sub(self.slots);
         match bell {
@@ -155,16 +149,6 @@ const fn sequence(number: u64) -> u64 {
 #[inline]
 pub(super) const fn bell_of(number: u64, bytes: u32) -> u64 {
     (sequence(number) << 24) | bytes as u64
-}
-
-/// The number of bits of the slot in the immediate data of a notice; the others are the length.
-const fn slot_bits(shape: &Shape) -> u32 {
-    u32::BITS - (shape.slots - 1).leading_zeros()
-}
-
-/// Whether they fit there.
-pub(super) const fn notice_fits(shape: &Shape) -> bool {
-    slot_bits(shape) + (u32::BITS - shape.message_bytes_max.leading_zeros()) <= u32::BITS
 }
 
 /// The memory that the sender needs.

@@ -1,12 +1,12 @@
 //! The sender of mailboxes that readers READ.
 
 use super::super::checksum::checksum;
-use super::super::effects::{Name, Notify};
-use super::super::half::{Checked, OwnRegions, Peer, Step, own as reach};
+use super::super::effects::{Name, Notify, Peer};
+use super::super::half::{Checked, OwnRegions, Step, own as reach};
 use super::super::kind::Kind;
 use super::super::shape::{Shape, Signal};
 use super::super::store::{PullSender, Store};
-use super::{Boxes, ReadSlotForm, SIGNALS, WORD, bell_of, slot_bits};
+use super::{Boxes, ReadSlotForm, SIGNALS, WORD, bell_of};
 use farside_base::{Memory, RemoteSlice};
 
 /// The name of every notice.
@@ -19,7 +19,6 @@ const NOTICE: Name = Name(0);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadMailboxSender {
     form: ReadSlotForm,
-    signal: Signal,
     slot_bits: u32,
     boxes: Boxes,
     /// Its positions are numbers of messages.
@@ -31,8 +30,7 @@ impl ReadMailboxSender {
         let form = ReadSlotForm::of(kind);
         Self {
             form,
-            signal: shape.signal,
-            slot_bits: slot_bits(shape),
+            slot_bits: shape.slot_bits(),
             boxes: Boxes::new(form.header(), shape),
             store: Store::new(shape, regions, (1, u64::from(shape.slots))),
         }
@@ -57,7 +55,7 @@ impl PullSender for ReadMailboxSender {
     }
 
     fn start<M: Memory>(&mut self, _: Peer, step: &mut Step<'_, M>) -> Checked<u64> {
-        if self.form == ReadSlotForm::Detached && self.store.readers.living().next().is_none() {
+        if self.form == ReadSlotForm::Detached && self.store.living().next().is_none() {
             // Readers may write outside their own words, and the last ones are gone.
             for slot in 0..self.boxes.slots {
                 reach(self.store.bells.store(slot * WORD, 0, step.own))?;
@@ -79,8 +77,8 @@ impl PullSender for ReadMailboxSender {
                 reach(own.buffer.store_word(mailbox, bell))
             }
             ReadSlotForm::Notify => {
-                for (peer, to) in self.store.readers.living() {
-                    match self.signal {
+                for (peer, to) in self.store.living() {
+                    match self.store.shape.signal {
                         Signal::Message => {
                             let notice = (bytes << self.slot_bits) | slot as u32;
                             effects.send_inline(peer, NOTICE, Notify::No, &[], Some(notice));

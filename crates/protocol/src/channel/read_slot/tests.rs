@@ -3,49 +3,15 @@
 extern crate std;
 
 use super::super::Half as _;
-use super::super::half::{Content, HalfRefusal, Payload, Received};
+use super::super::half::{Arrival, HalfRefusal, Payload};
 use super::super::indirect::place_of;
 use super::super::shape::{Shape, Signal};
 use super::super::tests::network::Network;
-use super::super::tests::suite::READ_SHAPE as SHAPE;
-use super::super::{Kind, Peer};
+use super::super::tests::suite::SHAPE;
+use super::super::{Kind, Name, Peer};
 use super::{Boxes, bell_of};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RegionId};
-
-fn net(kind: Kind, shape: &Shape) -> Network {
-    let mut net = Network::new(kind, shape, 1);
-    net.lags = false;
-    net.connect();
-    net.settle().unwrap();
-    if kind != Kind::ReadSlotIndirect {
-        // It may have polled before its start was known.
-        assert_eq!(receive(&mut net), Ok(None));
-        net.settle().unwrap();
-    }
-    net
-}
-
-fn send(net: &mut Network, message: &[u8]) -> Result<(), HalfRefusal> {
-    let sent = net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects));
-    net.sender(|half, own, effects| half.flush(own, effects));
-    sent.map(|_| ())
-}
-
-fn receive(net: &mut Network) -> Result<Option<Received>, Violation> {
-    net.receiver(0, |half, own, effects| half.receive(own, effects))
-}
-
-/// Receives until a message arrives.
-fn take(net: &mut Network) -> Result<Received, Violation> {
-    for _ in 0..8 {
-        if let Some(received) = receive(net)? {
-            return Ok(received);
-        }
-        net.settle()?;
-    }
-    panic!("no message")
-}
 
 #[test]
 fn each_takes_the_requests_that_the_paper_counts() {
@@ -57,15 +23,12 @@ fn each_takes_the_requests_that_the_paper_counts() {
         (Kind::ReadSlotNotify, SHAPE, [1, 0], [0, 1]),
         (Kind::ReadSlotNotify, words, [1, 0], [1, 0]),
     ] {
-        let mut net = net(kind, &shape);
-        send(&mut net, b"hello").unwrap();
+        let mut net = Network::reader(kind, &shape);
+        net.send(0, b"hello").unwrap();
         net.settle().unwrap();
         let before = (net.receivers[0].posted, net.senders[0].posted);
         let [reads, writes, ..] = before.0;
-        let received = take(&mut net).unwrap();
-        let Content::Buffer { offset, bytes } = received.content else { panic!("bytes") };
-        let slice = LocalSlice { region: RegionId(0), offset, bytes };
-        assert_eq!(net.receivers[0].get(&slice), b"hello");
+        assert_eq!(net.take_any().unwrap(), b"hello");
         let after = net.receivers[0].posted;
         assert_eq!([after[0] - reads, after[1] - writes], receiver, "{kind}");
         assert_eq!(net.senders[0].posted, [0, sender[0], sender[1], 0], "{kind}");
@@ -75,7 +38,7 @@ fn each_takes_the_requests_that_the_paper_counts() {
 #[test]
 fn a_message_is_built_where_it_is_read() {
     for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined] {
-        let mut net = net(kind, &SHAPE);
+        let mut net = Network::reader(kind, &SHAPE);
         let slice = net.sender(|half, own, _| half.loan(20, own)).unwrap();
         net.senders[0].buffer.write(slice.offset, b"built in place").unwrap();
         let part = LocalSlice { bytes: 14, ..slice };
@@ -88,13 +51,8 @@ fn a_message_is_built_where_it_is_read() {
         let sending = gather(&[part]).unwrap();
         assert!(matches!(gather(&[part]), Err(HalfRefusal::Form(_))), "the loan has ended");
         assert!(!net.senders[0].half.is_done(sending));
-        let received = take(&mut net).unwrap();
-        net.receiver(0, |half, own, effects| {
-            half.release(received.held, own, effects).unwrap();
-            half.acknowledge(own, effects);
-        });
-        net.settle().unwrap();
-        net.sender(|half, own, effects| half.advance(own, effects)).unwrap();
+        net.take_any().unwrap();
+        net.acknowledge();
         assert!(net.senders[0].half.is_done(sending) && net.senders[0].half.is_drained());
         assert_eq!(net.sender(|half, own, _| half.loan(61, own)), None, "too long");
     }
@@ -102,16 +60,16 @@ fn a_message_is_built_where_it_is_read() {
 
 #[test]
 fn the_slowest_reader_holds_the_sender_until_it_is_lost() {
-    let mut net = net(Kind::ReadSlotDetached, &SHAPE);
+    let mut net = Network::reader(Kind::ReadSlotDetached, &SHAPE);
     for _ in 0..4 {
-        send(&mut net, b"x").unwrap();
+        net.send(0, b"x").unwrap();
     }
-    assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
+    assert_eq!(net.send(0, b"x"), Err(HalfRefusal::Full));
     net.connect();
     net.lose_reader(0);
-    send(&mut net, b"x").unwrap();
+    net.send(0, b"x").unwrap();
     net.lose_reader(1);
-    assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Lost));
+    assert_eq!(net.send(0, b"x"), Err(HalfRefusal::Lost));
 }
 
 #[test]
@@ -123,44 +81,39 @@ fn bells_that_no_correct_sender_rings_are_violations() {
             (bell_of(1, 3), "a bell of another message"),
             (u64::MAX, "a bell of another message"),
         ] {
-            let mut net = net(kind, &SHAPE);
+            let mut net = Network::reader(kind, &SHAPE);
             let sender = &net.senders[0];
             let memory = if region == 1 { &sender.bells } else { &sender.buffer };
             memory.store_word(at, bell).unwrap();
-            assert_eq!(take(&mut net), Err(Violation(text)), "{kind}");
+            assert_eq!(net.take_any(), Err(Violation(text)), "{kind}");
         }
     }
     // A bell with a message that does not match its checksum is READ once more, and not again.
-    let mut net = net(Kind::ReadSlotInlined, &SHAPE);
+    let mut net = Network::reader(Kind::ReadSlotInlined, &SHAPE);
     net.senders[0].buffer.store_word(0, bell_of(0, 5)).unwrap();
     let text = "a message with a wrong checksum";
-    assert_eq!(take(&mut net), Err(Violation(text)));
+    assert_eq!(net.take_any(), Err(Violation(text)));
 }
 
 #[test]
 fn notices_and_starts_are_checked() {
-    let arrive = |net: &mut Network, immediate| {
-        net.receiver(0, |half, own, effects| {
-            let name = super::super::Name(0);
-            let arrival = super::super::Arrival { peer: Peer::ONLY, name, bytes: 0, immediate };
-            half.arrived(arrival, own, effects)
-        })
-    };
-    let mut one = net(Kind::ReadSlotNotify, &SHAPE);
-    assert_eq!(arrive(&mut one, Some(61 << 2)), Err(Violation("a length that no message has")));
-    assert_eq!(arrive(&mut one, Some(5 << 2)), Ok(()));
-    assert_eq!(arrive(&mut one, Some(6 << 2)), Err(Violation("two notices of one mailbox")));
-    assert_eq!(arrive(&mut one, None), Err(Violation("a message where none comes")));
+    let arrival = |immediate| Arrival { peer: Peer::ONLY, name: Name(0), bytes: 0, immediate };
+    let mut one = Network::reader(Kind::ReadSlotNotify, &SHAPE);
+    assert_eq!(one.arrive(arrival(Some(61 << 2))), Err(Violation("a length that no message has")));
+    assert_eq!(one.arrive(arrival(Some(5 << 2))), Ok(()));
+    assert_eq!(one.arrive(arrival(Some(6 << 2))), Err(Violation("two notices of one mailbox")));
+    assert_eq!(one.arrive(arrival(None)), Err(Violation("a message where none comes")));
     let three = Shape { slots: 3, ..SHAPE };
-    let mut one = net(Kind::ReadSlotNotify, &three);
-    assert_eq!(arrive(&mut one, Some(3)), Err(Violation("a notice for an unknown mailbox")));
-    let mut one = net(Kind::ReadSlotDetached, &SHAPE);
-    assert_eq!(arrive(&mut one, Some(1)), Err(Violation("a message where none comes")));
+    let mut one = Network::reader(Kind::ReadSlotNotify, &three);
+    assert_eq!(one.arrive(arrival(Some(3))), Err(Violation("a notice for an unknown mailbox")));
+    let mut one = Network::reader(Kind::ReadSlotDetached, &SHAPE);
+    assert_eq!(one.arrive(arrival(Some(1))), Err(Violation("a message where none comes")));
 
     let mut late = Network::new(Kind::ReadSlotDetached, &SHAPE, 1);
+    late.lags = false;
     late.connect();
     late.senders[0].bells.store_word(0, u64::MAX).unwrap();
-    let started = late.settle().and_then(|()| take(&mut late).map(|_| ()));
+    let started = late.settle().and_then(|()| late.take_any().map(|_| ()));
     assert_eq!(started, Err(Violation("an invalid start")));
 }
 
@@ -170,39 +123,35 @@ fn places_that_no_correct_receiver_names_are_violations() {
         (place_of(0, 8 * 64 - 59), "a place outside of the buffer"),
         (place_of(1, 0), "a place of another message"),
     ] {
-        let mut net = net(Kind::ReadSlotIndirect, &SHAPE);
+        let mut net = Network::reader(Kind::ReadSlotIndirect, &SHAPE);
         net.senders[0].bells.store_word(64, word).unwrap();
-        assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
-        let result = net.sender(|half, own, effects| half.advance(own, effects));
-        assert_eq!(result, Err(Violation(text)));
+        assert_eq!(net.send(0, b"x"), Err(HalfRefusal::Full));
+        assert_eq!(net.advance(0), Err(Violation(text)));
     }
-    let mut one = net(Kind::ReadSlotDetached, &SHAPE);
+    let mut one = Network::reader(Kind::ReadSlotDetached, &SHAPE);
     one.senders[0].bells.store_word(8, 1).unwrap();
-    let result = one.sender(|half, own, effects| half.advance(own, effects));
-    assert_eq!(result, Err(Violation("acknowledges more than was sent")));
+    assert_eq!(one.advance(0), Err(Violation("acknowledges more than was sent")));
     assert_eq!(one.senders[0].half.accused(), Some(Peer(0)));
 }
 
 #[test]
 fn an_indirect_message_waits_for_its_place() {
     for signal in [Signal::Message, Signal::Word] {
-        let mut net = net(Kind::ReadSlotIndirect, &Shape { signal, ..SHAPE });
-        assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
-        let offer =
-            net.receiver(0, |half, own, effects| half.offer(own, effects)).unwrap().unwrap();
+        let mut net = Network::reader(Kind::ReadSlotIndirect, &Shape { signal, ..SHAPE });
+        assert_eq!(net.send(0, b"x"), Err(HalfRefusal::Full));
+        let offer = net.offer();
         let mut into = |region, offset, bytes| {
             let into = LocalSlice { region: RegionId(region), offset, bytes };
-            net.receiver(0, |half, own, effects| half.receive_into(offer.held, into, own, effects))
+            net.receive_into(offer.held, into)
         };
         assert!(matches!(into(2, 0, 60), Err(HalfRefusal::Form(_))), "another region");
         assert!(matches!(into(0, 8 * 64 - 59, 60), Err(HalfRefusal::Form(_))), "behind the end");
         assert_eq!(into(0, 0, 59), Err(HalfRefusal::TooLong { bytes_max: 59 }));
         assert_eq!(into(0, 4 * 64 + 3, 60), Ok(()));
         net.settle().unwrap();
-        send(&mut net, b"there").unwrap();
+        net.send(0, b"there").unwrap();
         net.settle().unwrap();
-        let fetched = net.receiver(0, |half, own, effects| half.fetched(offer.held, own, effects));
-        assert_eq!(fetched, Some(5));
+        assert_eq!(net.fetched(offer.held), Some(5));
         let slice = LocalSlice { region: RegionId(0), offset: 4 * 64 + 3, bytes: 5 };
         assert_eq!(net.receivers[0].get(&slice), b"there");
     }
@@ -211,27 +160,18 @@ fn an_indirect_message_waits_for_its_place() {
 #[test]
 fn an_offered_message_is_given_back_unfetched() {
     for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify] {
-        let mut net = net(kind, &SHAPE);
+        let mut net = Network::reader(kind, &SHAPE);
         // More than there are mailboxes: each is free again when its message was released.
         for round in 0..40_u8 {
-            send(&mut net, &[round; 9]).unwrap();
+            net.send(0, &[round; 9]).unwrap();
             net.settle().unwrap();
-            let offer = loop {
-                let offered = net.receiver(0, |half, own, effects| half.offer(own, effects));
-                net.settle().unwrap();
-                if let Some(offer) = offered.unwrap() {
-                    break offer;
-                }
-            };
+            let offer = net.offer();
             let place = offer.place.expect("its length is known");
             let at = LocalSlice { region: RegionId(0), offset: place, bytes: offer.bytes_max };
             assert_eq!(net.senders[0].get(&at), [round; 9], "{kind}");
-            let mut back =
-                |held| net.receiver(0, |half, own, effects| half.release(held, own, effects));
-            assert_eq!(back(offer.held), Ok(()), "{kind}");
-            assert_eq!(back(offer.held), Err(HalfRefusal::NoSuch("held message")), "{kind}");
-            net.receiver(0, |half, own, effects| half.acknowledge(own, effects));
-            net.settle().unwrap();
+            assert_eq!(net.release(offer.held), Ok(()), "{kind}");
+            assert_eq!(net.release(offer.held), Err(HalfRefusal::NoSuch("held message")), "{kind}");
+            net.acknowledge();
         }
     }
 }

@@ -32,12 +32,12 @@
 //! messages, but not make the receiver access memory outside its own. A sender that writes an invalid word is muted
 //! until it is lost.
 
-mod grants;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::outbound::staging_bytes;
 use super::shape::{MemoryPlan, Shape, Signal};
@@ -45,9 +45,6 @@ use farside_base::Access;
 
 pub(super) use receiver::ReservedReceiver;
 pub(super) use sender::ReservedSender;
-
-/// The size of a bell in bytes.
-const WORD: u64 = 8;
 
 /// The sender's bells: its state, written by the receiver.
 const STATE: u64 = 0;
@@ -75,12 +72,10 @@ const fn sender_receives(shape: &Shape) -> u32 {
 
 /// Bytes from a mailbox to the next one.
 const fn step_bytes(shape: &Shape) -> u64 {
-    let message = (shape.message_bytes_max as u64).next_multiple_of(8);
-    let bell = match shape.signal {
+    shape.mailbox_bytes(match shape.signal {
         Signal::Word => WORD,
         Signal::Message => 0,
-    };
-    (message + bell).next_multiple_of(64)
+    })
 }
 
 /// The memory that the sender needs.

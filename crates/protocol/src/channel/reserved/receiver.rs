@@ -1,26 +1,26 @@
 //! The receiver of messages in a pool of mailboxes.
 
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name};
+use super::super::canary::{ChannelMutant, mutant};
+use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions,
     PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
 };
-use super::super::inbound::{ReceiveHalf, post_receive};
+use super::super::inbound::{ReceiveHalf, post_receives};
 use super::super::kind::Kind;
 use super::super::shape::{Shape, Signal};
-use super::{RECEIVES, REQUEST, REQUESTS, WORD, step_bytes};
+use super::{GRANT_BITS, RECEIVES, REQUEST, REQUESTS, STATE, WORD, step_bytes};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::Memory;
+use farside_base::{Memory, Planted, RemoteSlice};
 
 /// The name of WRITEs of states.
-pub(super) const NAME: Name = Name(0);
+const NAME: Name = Name(0);
 
 /// The state of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum ReservedState {
+enum ReservedState {
     Free,
     /// A sender may write into it.
     Granted,
@@ -30,37 +30,37 @@ pub(super) enum ReservedState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Mailbox {
-    pub(super) state: ReservedState,
+struct Mailbox {
+    state: ReservedState,
     /// The sender to which it was granted.
-    pub(super) peer: Peer,
+    peer: Peer,
     /// That sender is gone.
-    pub(super) orphan: bool,
+    orphan: bool,
     /// The size of its message.
-    pub(super) bytes: u32,
+    bytes: u32,
 }
 
 /// A sender, as the receiver knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct From {
-    pub(super) regions: Option<PeerRegions>,
+struct From {
+    regions: Option<PeerRegions>,
     /// It broke the protocol: its words are ignored.
-    pub(super) muted: bool,
+    muted: bool,
     /// The number of requests seen.
-    pub(super) requests: u64,
+    requests: u64,
     /// It has a request without a grant.
-    pub(super) asks: bool,
+    asks: bool,
     /// The mailbox that it was granted and has not filled.
-    pub(super) granted: Option<u32>,
-    pub(super) grants: u64,
+    granted: Option<u32>,
+    grants: u64,
     /// The mailbox of the last grant.
-    pub(super) last: u32,
+    last: u32,
     /// The number of its messages that are released, and the number acknowledged to it.
-    pub(super) released: u64,
-    pub(super) told: u64,
+    released: u64,
+    told: u64,
     /// A state is in flight; another one has to follow it.
-    pub(super) flying: bool,
-    pub(super) due: bool,
+    flying: bool,
+    due: bool,
 }
 
 /// The receiver half of `write-slot-reserved`.
@@ -69,22 +69,21 @@ pub(super) struct From {
 /// sender and of a bell per granted mailbox. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedReceiver {
-    pub(super) signal: Signal,
-    pub(super) message_bytes_max: u32,
-    pub(super) step: u64,
-    pub(super) regions: OwnRegions,
-    pub(super) senders: Vec<From>,
+    shape: Shape,
+    step: u64,
+    regions: OwnRegions,
+    senders: Vec<From>,
     /// Senders from this number on were never connected.
-    pub(super) senders_end: usize,
-    pub(super) mailboxes: Vec<Mailbox>,
-    pub(super) free: VecDeque<u32>,
+    senders_end: usize,
+    mailboxes: Vec<Mailbox>,
+    free: VecDeque<u32>,
     /// Senders that wait for a mailbox, in turn.
-    pub(super) waiting: VecDeque<Peer>,
+    waiting: VecDeque<Peer>,
     /// Mailboxes with bells to be polled, in the order of grants (words).
-    pub(super) granted: VecDeque<u32>,
+    granted: VecDeque<u32>,
     /// Mailboxes with messages that the program has not received (messages).
-    pub(super) ready: VecDeque<u32>,
-    pub(super) canary: ChannelCanary,
+    ready: VecDeque<u32>,
+    mutant: Planted<ChannelMutant>,
 }
 
 impl ReservedReceiver {
@@ -93,8 +92,7 @@ impl ReservedReceiver {
         let mailbox =
             Mailbox { state: ReservedState::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
         Self {
-            signal: shape.signal,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             step: step_bytes(shape),
             regions,
             senders: alloc::vec![From::default(); peers],
@@ -104,11 +102,11 @@ impl ReservedReceiver {
             waiting: VecDeque::with_capacity(peers),
             granted: VecDeque::with_capacity(slots),
             ready: VecDeque::with_capacity(slots),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
-    pub(super) fn sender(&mut self, peer: Peer) -> Option<&mut From> {
+    fn sender(&mut self, peer: Peer) -> Option<&mut From> {
         self.senders.get_mut(usize::from(peer.0))
     }
 
@@ -146,7 +144,7 @@ impl ReservedReceiver {
             let (peer, orphan) = mailbox.map_or((Peer::ONLY, true), |one| (one.peer, one.orphan));
             let word = reach(own.buffer.load_word(self.bell(slot)))?;
             let bytes = word.checked_sub(1).and_then(|bytes| u32::try_from(bytes).ok());
-            match bytes.filter(|bytes| *bytes <= self.message_bytes_max) {
+            match bytes.filter(|bytes| *bytes <= self.shape.message_bytes_max) {
                 Some(bytes) => {
                     self.granted.remove(at);
                     self.filled(slot, bytes, ReservedState::Held);
@@ -173,7 +171,7 @@ impl ReservedReceiver {
 
     /// Frees a mailbox.
     fn give_back<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) {
-        if self.signal == Signal::Word && !self.canary.is(ChannelMutant::BellNotCleared) {
+        if self.shape.signal == Signal::Word && !mutant!(self, BellNotCleared) {
             let cleared = own.buffer.store_word(self.bell(slot), 0);
             debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
         }
@@ -182,17 +180,105 @@ impl ReservedReceiver {
         }
         self.free.push_back(slot);
     }
+
+    /// Handles the request of a sender for a mailbox.
+    fn asked(&mut self, peer: Peer) -> Checked {
+        let from = self.sender(peer).filter(|from| !from.asks);
+        let Some(from) = from else {
+            return Err(Violation("asks for two mailboxes"));
+        };
+        from.asks = true;
+        if from.granted.is_none() {
+            self.waiting.push_back(peer);
+        }
+        Ok(())
+    }
+
+    /// Handles a filled mailbox.
+    fn filled(&mut self, slot: u32, bytes: u32, state: ReservedState) {
+        let Some(mailbox) = self.mailboxes.get_mut(slot as usize) else {
+            return;
+        };
+        (mailbox.state, mailbox.bytes) = (state, bytes);
+        let (peer, orphan) = (mailbox.peer, mailbox.orphan);
+        let Some(from) = self.sender(peer).filter(|_| !orphan) else {
+            return;
+        };
+        from.granted = None;
+        if from.asks {
+            self.waiting.push_back(peer);
+        }
+    }
+
+    /// Grants free mailboxes to waiting senders.
+    fn serve(&mut self, effects: &mut Effects) {
+        while let (Some(peer), Some(slot)) =
+            (self.waiting.front().copied(), self.free.front().copied())
+        {
+            self.waiting.pop_front();
+            if !mutant!(self, SlotGrantedTwice) {
+                self.free.pop_front();
+            }
+            let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
+                continue;
+            };
+            from.asks = false;
+            from.granted = Some(slot);
+            from.grants += 1;
+            from.last = slot;
+            if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
+                *mailbox = Mailbox { state: ReservedState::Granted, peer, orphan: false, bytes: 0 };
+            }
+            if self.shape.signal == Signal::Word {
+                self.granted.push_back(slot);
+            }
+            Self::tell(self.shape.signal, from, peer, Some(slot), effects);
+        }
+    }
+
+    /// Sends a sender its grant, and the number of its released messages.
+    fn tell(
+        signal: Signal,
+        from: &mut From,
+        peer: Peer,
+        grant: Option<u32>,
+        effects: &mut Effects,
+    ) {
+        let Some(to) = from.regions else {
+            return;
+        };
+        match signal {
+            Signal::Message => {
+                let slot = grant.map_or(0, |slot| slot + 1);
+                let immediate = Some((from.released as u32) << GRANT_BITS | slot);
+                effects.send_inline(peer, NAME, Notify::No, &[], immediate);
+            }
+            Signal::Word if from.flying => {
+                from.due = true;
+                return;
+            }
+            Signal::Word => {
+                from.flying = true;
+                let low = u64::from(from.released as u32);
+                let state = from.grants << 48 | u64::from(from.last) << 32 | low;
+                let place = RemoteSlice { region: to.bells, offset: STATE };
+                let word = state.to_le_bytes();
+                effects.write_inline(peer, NAME, Notify::Yes, &[&word], place, None);
+            }
+        }
+        from.told = from.released;
+    }
 }
 
 impl ReceiveHalf for ReservedReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
         self
     }
 
     fn prepare<M: Memory>(&mut self, peer: Peer, step: &mut Step<'_, M>) -> Checked {
-        match self.signal {
+        match self.shape.signal {
             Signal::Word => {
                 reach(step.own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0))
             }
@@ -200,11 +286,11 @@ impl ReceiveHalf for ReservedReceiver {
         }
     }
 
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let Some(from) = self.sender(peer) else {
             return Err(Violation("more peers than the channel has"));
@@ -213,10 +299,8 @@ impl ReceiveHalf for ReservedReceiver {
         // All senders share the receives: those of an earlier sender with this number are still posted.
         let first = usize::from(peer.0) >= self.senders_end;
         self.senders_end = self.senders_end.max(usize::from(peer.0) + 1);
-        if first && self.signal == Signal::Message {
-            for _ in 0..RECEIVES {
-                post_receive(peer, self.regions, step.effects);
-            }
+        if first && self.shape.signal == Signal::Message {
+            post_receives(peer, RECEIVES, self.regions, step.effects);
         }
         Ok(())
     }
@@ -230,7 +314,7 @@ impl ReceiveHalf for ReservedReceiver {
             if mailbox.state == ReservedState::Free || mailbox.peer != peer || mailbox.orphan {
                 continue;
             }
-            if mailbox.state == ReservedState::Granted && self.signal == Signal::Message {
+            if mailbox.state == ReservedState::Granted && self.shape.signal == Signal::Message {
                 mailbox.state = ReservedState::Free;
                 self.free.push_back(slot);
             }
@@ -239,7 +323,7 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
-        let signal = self.signal;
+        let signal = self.shape.signal;
         if let Some(from) = self.sender(completed.peer) {
             from.flying = false;
             if core::mem::take(&mut from.due) {
@@ -252,7 +336,7 @@ impl ReceiveHalf for ReservedReceiver {
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let peer = arrival.peer;
         self.wasted(peer, arrival.name, step.effects);
-        let immediate = arrival.immediate.filter(|_| self.signal == Signal::Message);
+        let immediate = arrival.immediate.filter(|_| self.shape.signal == Signal::Message);
         let immediate = immediate.ok_or(UNEXPECTED)?;
         let Some(from) = self.sender(peer) else {
             return Err(Violation("a message from an unknown sender"));
@@ -264,7 +348,7 @@ impl ReceiveHalf for ReservedReceiver {
             self.asked(peer)?;
         } else if from.granted != Some(immediate) {
             return Err(Violation("a message into a mailbox that was not granted"));
-        } else if arrival.bytes > self.message_bytes_max {
+        } else if arrival.bytes > self.shape.message_bytes_max {
             return Err(WRONG_LENGTH);
         } else {
             self.filled(immediate, arrival.bytes, ReservedState::Arrived);
@@ -275,13 +359,13 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
-        if self.signal == Signal::Message {
-            post_receive(peer, self.regions, effects);
+        if self.shape.signal == Signal::Message {
+            post_receives(peer, 1, self.regions, effects);
         }
     }
 
     fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
-        let found = match self.signal {
+        let found = match self.shape.signal {
             Signal::Message => Ok(self.ready.pop_front()),
             Signal::Word => self.look(step.own).and_then(|()| self.find(step.own)),
         };
@@ -293,7 +377,7 @@ impl ReceiveHalf for ReservedReceiver {
         };
         mailbox.state = ReservedState::Held;
         let bytes = mailbox.bytes;
-        let offset = match self.signal {
+        let offset = match self.shape.signal {
             Signal::Message => u64::from(slot) * self.step,
             Signal::Word => (u64::from(slot) + 1) * self.step - WORD - u64::from(bytes),
         };
@@ -314,7 +398,7 @@ impl ReceiveHalf for ReservedReceiver {
     }
 
     fn acknowledge<M: Memory>(&mut self, step: &mut Step<'_, M>) {
-        let signal = self.signal;
+        let signal = self.shape.signal;
         for (number, from) in (0..).zip(self.senders.iter_mut().take(self.senders_end)) {
             if from.told != from.released {
                 Self::tell(signal, from, Peer(number), None, step.effects);

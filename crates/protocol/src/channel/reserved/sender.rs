@@ -1,11 +1,11 @@
 //! The sender of messages into a pool of mailboxes.
 
-use super::super::effects::{Effects, Name, Notify};
+use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, HalfRefusal, OwnRegions, Payload, Peer, PeerRegions, Step,
-    UNEXPECTED, own as reach,
+    Accepted, Arrival, Checked, HalfRefusal, OwnRegions, Payload, PeerRegions, Step, UNEXPECTED,
+    own as reach,
 };
-use super::super::inbound::post_receive;
+use super::super::inbound::post_receives;
 use super::super::kind::Kind;
 use super::super::outbound::{BELL, Frame, FrameWord, Outbound, PushSender};
 use super::super::shape::{Acknowledge, Shape, Signal};
@@ -31,10 +31,7 @@ enum PendingMessage {
 /// request and a WRITE per message. Allocates until it has seen its longest message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedSender {
-    signal: Signal,
-    slots: u32,
     step: u64,
-    receives: u32,
     /// Its head is the number of messages written.
     out: Outbound,
     waiting: PendingMessage,
@@ -47,10 +44,7 @@ pub struct ReservedSender {
 impl ReservedSender {
     pub(in super::super) fn new(_: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         Self {
-            signal: shape.signal,
-            slots: shape.slots,
             step: step_bytes(shape),
-            receives: sender_receives(shape),
             out: Outbound::new(shape, regions, Acknowledge::Message, (1, WORD)),
             waiting: PendingMessage::Nothing,
             bytes: Vec::new(),
@@ -61,7 +55,7 @@ impl ReservedSender {
 
     fn request(&mut self, to: PeerRegions, effects: &mut Effects) {
         self.requests += 1;
-        match self.signal {
+        match self.out.shape.signal {
             Signal::Word => {
                 let offset = REQUESTS + WORD * u64::from(to.number.0);
                 self.out.write_word(&to, offset, self.requests, effects);
@@ -75,7 +69,7 @@ impl ReservedSender {
     /// Writes the waiting message into the mailbox that was granted.
     fn granted<M: Memory>(&mut self, slot: u32, step: &mut Step<'_, M>) -> Checked {
         let waiting = core::mem::replace(&mut self.waiting, PendingMessage::Nothing);
-        let Some(to) = self.out.peer.filter(|_| slot < self.slots) else {
+        let Some(to) = self.out.peer.filter(|_| slot < self.out.shape.slots) else {
             return Err(Violation("a slot that does not exist"));
         };
         let (name, payload) = match waiting {
@@ -84,7 +78,7 @@ impl ReservedSender {
             PendingMessage::Sliced(place) => (Name(place), Payload::Gather(&self.slices)),
         };
         let (first, bytes) = (u64::from(slot) * self.step, payload.bytes());
-        let (frame, offset, immediate) = match self.signal {
+        let (frame, offset, immediate) = match self.out.shape.signal {
             Signal::Message => (Frame::BARE, first, Some(slot)),
             Signal::Word => {
                 let bell = FrameWord::Word(bytes + 1);
@@ -100,7 +94,7 @@ impl ReservedSender {
 
     /// Polls the state that the receiver writes.
     fn look<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
-        if self.signal == Signal::Message || self.out.lost {
+        if self.out.shape.signal == Signal::Message || self.out.lost {
             return Ok(());
         }
         let state = reach(step.own.bells.load_word(STATE))?;
@@ -154,16 +148,10 @@ impl PushSender for ReservedSender {
         &self.out
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
-        self.out.peer = Some(regions);
-        for _ in 0..self.receives {
-            post_receive(Peer::ONLY, self.out.regions, step.effects);
-        }
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
+        self.out.peer = Some(to);
+        let receives = sender_receives(&self.out.shape);
+        post_receives(Peer::ONLY, receives, self.out.regions, step.effects);
         Ok(())
     }
 
@@ -177,9 +165,9 @@ impl PushSender for ReservedSender {
     }
 
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
-        let grant = arrival.immediate.filter(|_| self.signal == Signal::Message);
+        let grant = arrival.immediate.filter(|_| self.out.shape.signal == Signal::Message);
         let grant = grant.ok_or(UNEXPECTED)?;
-        post_receive(Peer::ONLY, self.out.regions, step.effects);
+        post_receives(Peer::ONLY, 1, self.out.regions, step.effects);
         if self.out.lost {
             return Ok(());
         }

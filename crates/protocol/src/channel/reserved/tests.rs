@@ -4,24 +4,14 @@ extern crate std;
 
 use super::super::half::HalfRefusal;
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
+use super::super::shape::{Shape, Signal};
 use super::super::tests::network::Network;
+use super::super::tests::suite;
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
 
-const SHAPE: Shape = Shape {
-    message_bytes_max: 70,
-    slots: 5,
-    ring_bytes: 4096,
-    peers_max: 3,
-    mirrored: false,
-    prefetch_bytes: 0,
-    acknowledge: Acknowledge::Word,
-    signal: Signal::Word,
-    device: DeviceWords::Nothing,
-    piece_bytes: 1 << 16,
-};
+const SHAPE: Shape = Shape { message_bytes_max: 70, signal: Signal::Word, ..suite::SHAPE };
 const KIND: Kind = Kind::WriteSlotReserved;
 const SIGNALS: [Signal; 2] = [Signal::Word, Signal::Message];
 

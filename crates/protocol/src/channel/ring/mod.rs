@@ -29,15 +29,14 @@
 mod receiver;
 mod sender;
 
+use super::half::WORD;
 use super::kind::Kind;
-use super::shape::{Acknowledge, MemoryPlan, Shape};
+use super::ring_layout::RingLayout;
+use super::shape::{MemoryPlan, Shape};
 use farside_base::Access;
 
 pub(super) use receiver::RingReceiver;
 pub(super) use sender::RingSender;
-
-/// The size of a length or bell in bytes.
-const WORD: u64 = 8;
 
 /// The bytes between the staged words of two messages, so that a length and the zeroes after it are one slice.
 const WORDS_STEP: u64 = 16;
@@ -85,43 +84,9 @@ impl RingBell {
     }
 }
 
-/// The offsets of positions in the receiver's buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct RingOffsets {
-    mask: u64,
-    /// The offset of the bell of position zero, if the ring grows downwards.
-    top: u64,
-}
-
-impl RingOffsets {
-    fn new(bell: RingBell, shape: &Shape) -> Self {
-        let turns = if shape.mirrored { 2 } else { 1 };
-        let guard = if shape.mirrored { 0 } else { guard(bell, shape) };
-        Self { mask: shape.ring_bytes - 1, top: turns * shape.ring_bytes + guard - WORD }
-    }
-
-    /// In a ring that grows upwards: the first byte of a record.
-    #[inline]
-    const fn up(self, position: u64) -> u64 {
-        position & self.mask
-    }
-
-    /// In a ring that grows downwards: the bell of a record, which is its last word.
-    #[inline]
-    const fn down(self, position: u64) -> u64 {
-        self.top - (position & self.mask)
-    }
-
-    /// Whether a record crosses the end of the ring, or reaches it.
-    #[inline]
-    const fn passes_end(self, position: u64, record: u64) -> bool {
-        (position & self.mask) + record > self.mask
-    }
-}
-
-/// Bytes of the guard of a ring that is not mirrored.
-const fn guard(bell: RingBell, shape: &Shape) -> u64 {
-    bell.record(shape.message_bytes_max).next_multiple_of(64)
+/// The layout of the receiver's buffer.
+const fn layout(bell: RingBell, shape: &Shape) -> RingLayout {
+    RingLayout::new(shape, bell.record(shape.message_bytes_max))
 }
 
 /// The memory that the sender needs.
@@ -133,15 +98,10 @@ pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
 pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let bell = RingBell::of(kind);
     let receives = if matches!(bell, RingBell::Immediate) { shape.slots } else { 0 };
-    let plan = MemoryPlan::words(128)
-        .with_ring(shape, guard(bell, shape), Access::WRITE)
-        .with_receives(receives);
-    match shape.acknowledge {
-        Acknowledge::ReadTail => {
-            MemoryPlan { bells_access: Access::READ.with(Access::WRITE), ..plan }
-        }
-        Acknowledge::Word | Acknowledge::Message => plan,
-    }
+    MemoryPlan::words(128)
+        .with_tail(shape)
+        .with_ring(layout(bell, shape), Access::WRITE)
+        .with_receives(receives)
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! The receiver of a ring.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
+use super::super::effects::Peer;
 use super::super::half::{
-    Accepted, Arrival, Checked, Content, HeldMessage, Own, OwnRegions, Peer, Received, Step,
-    WRONG_LENGTH, own as reach,
+    Accepted, Arrival, Checked, Content, HeldMessage, Own, OwnRegions, Received, Step, own as reach,
 };
 use super::super::inbound::{InboundPeer, ReceiveHalf, drain_one_by_one};
 use super::super::kind::Kind;
 use super::super::releases::Releases;
+use super::super::ring_layout::RingLayout;
 use super::super::shape::Shape;
-use super::{HEAD, RingBell, RingOffsets, WORD};
+use super::{HEAD, RingBell, WORD, layout};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::Memory;
@@ -24,8 +25,7 @@ const LINE: u64 = 64;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RingReceiver {
     bell: RingBell,
-    place: RingOffsets,
-    ring_bytes: u64,
+    ring: RingLayout,
     inbound: InboundPeer,
     /// The position of the next message.
     next: u64,
@@ -45,8 +45,7 @@ impl RingReceiver {
         let receives = if bell == RingBell::Immediate { shape.slots } else { 0 };
         Self {
             bell,
-            place: RingOffsets::new(bell, shape),
-            ring_bytes: shape.ring_bytes,
+            ring: layout(bell, shape),
             inbound: InboundPeer::new(shape, regions, receives, (WORD, shape.ring_bytes)),
             next: 0,
             head: 0,
@@ -61,15 +60,6 @@ impl RingReceiver {
         self.releases.tail()
     }
 
-    /// The length in a word that is not zero.
-    #[inline]
-    fn length(&self, word: u64) -> Checked<u32> {
-        match u32::try_from(word - 1) {
-            Ok(bytes) if bytes <= self.inbound.message_bytes_max => Ok(bytes),
-            _ => Err(WRONG_LENGTH),
-        }
-    }
-
     /// Position, offset and size of the next message of a ring with inlined bells, if there is one.
     #[inline(always)]
     fn look<M: Memory>(
@@ -80,31 +70,31 @@ impl RingReceiver {
         match bell {
             RingBell::Detached => self.look_detached(own),
             RingBell::Inlined => {
-                let bell = self.place.down(self.next);
+                let bell = self.ring.down(self.next);
                 let word = reach(own.buffer.load_word(bell))?;
                 if word == 0 {
                     // The message will be below its bell: prefetch its line together with that one.
                     own.buffer.expect_read(bell.saturating_sub(LINE), 1);
                     return Ok(None);
                 }
-                let bytes = self.length(word)?;
+                let bytes = self.inbound.length(word - 1)?;
                 Ok(Some((self.next, bell - u64::from(bytes), bytes)))
             }
             RingBell::InlinedZeroing => {
-                let full = self.next - self.releases.tail() >= self.ring_bytes;
-                if full && !self.inbound.canary.is(ChannelMutant::HeldTakenForNew) {
+                let full = self.next - self.releases.tail() >= self.inbound.shape.ring_bytes;
+                if full && !mutant!(self.inbound, HeldTakenForNew) {
                     return Ok(None); // the oldest held message is at this offset
                 }
-                let first = self.place.up(self.next);
+                let first = self.ring.offset(self.next);
                 let word = reach(own.buffer.load_word(first))?;
                 if word == 0 {
                     own.buffer.expect_read(first + LINE, 1);
                     return Ok(None);
                 }
-                let bytes = self.length(word)?;
+                let bytes = self.inbound.length(word - 1)?;
                 let last = first + self.bell.record(bytes) - WORD;
                 match reach(own.buffer.load_word(last))? {
-                    0 if !self.inbound.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
+                    0 if !mutant!(self.inbound, TrailerUnchecked) => Ok(None),
                     0 | 1 => Ok(Some((self.next, last - u64::from(bytes), bytes))),
                     _ => Err(Violation("a last word that is neither zero nor one")),
                 }
@@ -112,7 +102,7 @@ impl RingReceiver {
             RingBell::Immediate => Ok(self
                 .arrived
                 .pop_front()
-                .map(|(position, bytes)| (position, self.place.up(position), bytes))),
+                .map(|(position, bytes)| (position, self.ring.offset(position), bytes))),
         }
     }
 
@@ -124,8 +114,8 @@ impl RingReceiver {
         (start, end): (u64, u64),
         step: &mut Step<'_, M>,
     ) {
-        if bell == RingBell::InlinedZeroing && !self.inbound.canary.is(ChannelMutant::NotZeroed) {
-            let cleared = step.own.buffer.clear(self.place.up(start), end - start);
+        if bell == RingBell::InlinedZeroing && !mutant!(self.inbound, NotZeroed) {
+            let cleared = step.own.buffer.clear(self.ring.offset(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
         self.inbound.processed(self.releases.tail(), step);
@@ -159,26 +149,29 @@ impl RingReceiver {
 
     fn look_detached<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<(u64, u64, u32)>> {
         if self.head == self.next {
-            let upon_tail = self.inbound.canary.is(ChannelMutant::HeadUponTail);
+            let upon_tail = mutant!(self.inbound, HeadUponTail);
             let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
             // A sender with its WRITEs in order never sends a bell below the one seen.
             let ahead = head.wrapping_sub(self.releases.tail());
-            if head < self.head || ahead > self.ring_bytes || !head.is_multiple_of(WORD) {
+            if head < self.head
+                || ahead > self.inbound.shape.ring_bytes
+                || !head.is_multiple_of(WORD)
+            {
                 return Err(Violation("a bell out of range"));
             }
             self.head = head;
             if head == self.next {
-                let first = self.place.up(self.next);
+                let first = self.ring.offset(self.next);
                 own.buffer.expect_read(first, 1 + LINE as usize);
                 return Ok(None);
             }
         }
-        let first = self.place.up(self.next);
+        let first = self.ring.offset(self.next);
         let word = reach(own.buffer.load_word(first))?;
         if word == 0 {
             return Err(Violation("a bell before its message"));
         }
-        let bytes = self.length(word)?;
+        let bytes = self.inbound.length(word - 1)?;
         if self.next + self.bell.record(bytes) > self.head {
             return Err(Violation("a message beyond its bell"));
         }
@@ -193,11 +186,11 @@ impl ReceiveHalf for RingReceiver {
 
     fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let immediate = self.inbound.immediate(arrival, step.effects)?;
-        if arrival.bytes > self.inbound.message_bytes_max {
-            return Err(WRONG_LENGTH);
-        }
+        self.inbound.length(u64::from(arrival.bytes))?;
         let position = self.releases.position(immediate, WORD);
-        if position + self.bell.record(arrival.bytes) > self.releases.tail() + self.ring_bytes {
+        if position + self.bell.record(arrival.bytes)
+            > self.releases.tail() + self.inbound.shape.ring_bytes
+        {
             return Err(Violation("a bell out of range"));
         }
         self.arrived.push_back((position, arrival.bytes));

@@ -1,15 +1,16 @@
 //! The sender of a ring.
 
-use super::super::canary::ChannelMutant;
-use super::super::effects::{InlineWrite, Notify};
+use super::super::canary::mutant;
+use super::super::effects::{InlineWrite, Notify, Peer};
 use super::super::half::{
-    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, Sending, Step,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Sending, Step,
     own as reach,
 };
 use super::super::kind::Kind;
 use super::super::outbound::{BELL, Frame, FrameWord, ONE, Outbound, PushSender, padding};
+use super::super::ring_layout::RingLayout;
 use super::super::shape::Shape;
-use super::{HEAD, RingBell, RingOffsets, WORD, WORDS_STEP};
+use super::{HEAD, RingBell, WORD, WORDS_STEP, layout};
 use alloc::collections::VecDeque;
 use farside_base::{Memory, OutOfBounds, RemoteSlice};
 
@@ -20,15 +21,12 @@ use farside_base::{Memory, OutOfBounds, RemoteSlice};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RingSender {
     bell: RingBell,
-    place: RingOffsets,
-    ring_bytes: u64,
-    mirrored: bool,
+    ring: RingLayout,
     out: Outbound,
     /// The head that was announced to the receiver (detached bell).
     told: u64,
     /// Ends of the records with receives that are not known to be posted again (immediate).
     receives: VecDeque<u64>,
-    receives_max: u32,
 }
 
 impl RingSender {
@@ -37,13 +35,10 @@ impl RingSender {
         let receives_max = if bell == RingBell::Immediate { shape.slots } else { 0 };
         Self {
             bell,
-            place: RingOffsets::new(bell, shape),
-            ring_bytes: shape.ring_bytes,
-            mirrored: shape.mirrored,
+            ring: layout(bell, shape),
             out: Outbound::new(shape, regions, shape.acknowledge, (WORD, WORDS_STEP)),
             told: 0,
             receives: VecDeque::with_capacity(receives_max as usize),
-            receives_max,
         }
     }
 
@@ -55,10 +50,10 @@ impl RingSender {
     /// Whether a record fits besides what the receiver has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.out.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
+        let extra = if mutant!(self.out, CreditOffByOne) { record } else { 0 };
         let used = self.out.head + record + self.bell.beside() - self.out.progress.tail();
-        let receives = self.receives.len() < self.receives_max as usize;
-        used <= self.ring_bytes + extra && (self.bell != RingBell::Immediate || receives)
+        let receives = self.receives.len() < self.out.shape.slots as usize;
+        used <= self.out.shape.ring_bytes + extra && (self.bell != RingBell::Immediate || receives)
     }
 
     /// The peer and the length for a message, if there is room for it.
@@ -93,8 +88,8 @@ impl RingSender {
     #[inline]
     const fn offset(&self, record: u64) -> u64 {
         match self.bell {
-            RingBell::Inlined => self.place.down(self.out.head) - record,
-            _ => self.place.up(self.out.head),
+            RingBell::Inlined => self.ring.down(self.out.head) - record,
+            _ => self.ring.offset(self.out.head),
         }
     }
 
@@ -115,8 +110,8 @@ impl RingSender {
                 Frame { before: length, padding, after: FrameWord::One, ..Frame::BARE }
             }
             RingBell::Inlined => {
-                let set = matches!(payload, Payload::Bytes(_))
-                    && self.out.canary.is(ChannelMutant::NextBellNotUnset);
+                let set =
+                    matches!(payload, Payload::Bytes(_)) && mutant!(self.out, NextBellNotUnset);
                 let next = u64::from_le_bytes([1; 8]);
                 let before = if set { FrameWord::Word(next) } else { FrameWord::Zero };
                 Frame { before, padding, after: length, ..Frame::BARE }
@@ -124,7 +119,7 @@ impl RingSender {
         };
         if self.bell == RingBell::Inlined && !self.is_whole(record) {
             // The zero that this WRITE carries goes into the guard.
-            let (next, zero) = (at(self.place.down(self.out.head + record)), [0; 8]);
+            let (next, zero) = (at(self.ring.down(self.out.head + record)), [0; 8]);
             step.effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&zero], next, None);
         }
         let position = Some((self.out.head / WORD) as u32);
@@ -137,8 +132,8 @@ impl RingSender {
     #[inline]
     const fn is_whole(&self, record: u64) -> bool {
         !matches!(self.bell, RingBell::Inlined)
-            || self.mirrored
-            || !self.place.passes_end(self.out.head, record)
+            || self.ring.is_mirrored()
+            || !self.ring.passes_end(self.out.head, record)
     }
 }
 
@@ -158,14 +153,9 @@ impl PushSender for RingSender {
         }
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
         reach(step.own.bells.store_word(ONE, 1))?;
-        self.out.connected(regions, step.effects);
+        self.out.connected(to, step.effects);
         Ok(())
     }
 
@@ -173,7 +163,7 @@ impl PushSender for RingSender {
     fn send<M: Memory>(&mut self, payload: Payload<'_>, step: &mut Step<'_, M>) -> Accepted {
         let to = self.room(payload, step)?;
         let record = self.bell.record(to.1);
-        if self.out.canary.is(ChannelMutant::BellBeforeData) && self.bell == RingBell::Detached {
+        if mutant!(self.out, BellBeforeData) && self.bell == RingBell::Detached {
             self.out.head += record;
             self.flush(step);
             self.out.head -= record;
@@ -202,7 +192,7 @@ impl PushSender for RingSender {
             let _ = self.out.look(own);
         }
         let may = self.is_whole(record)
-            && bytes <= self.out.message_bytes_max
+            && bytes <= self.out.shape.message_bytes_max
             && self.has_room(record)
             && self.out.window.has_room();
         let region = self.out.living().filter(|_| may)?.buffer;
@@ -228,7 +218,7 @@ impl PushSender for RingSender {
         }
         if let Some(to) = self.out.living() {
             self.told = self.out.head;
-            let upon_tail = self.out.canary.is(ChannelMutant::HeadUponTail);
+            let upon_tail = mutant!(self.out, HeadUponTail);
             let offset = if upon_tail { 0 } else { HEAD };
             self.out.write_word(&to, offset, self.out.head, step.effects);
         }

@@ -1,17 +1,17 @@
 //! Both ways of sending write the same bytes, and joined WRITEs equal the WRITEs that they were made of.
 
 use super::*;
-use crate::channel::effects::{Effects, InlineWrite};
-use crate::channel::half::{Content, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions};
+use crate::channel::effects::{Effects, InlineWrite, Peer};
+use crate::channel::half::{Content, HalfRefusal, Own, Payload, PeerRegions};
 use crate::channel::outbound::PROGRESS;
-use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
-use crate::channel::tests::network::Plain;
+use crate::channel::shape::Signal;
+use crate::channel::tests::network::{OWN, Plain};
+use crate::channel::tests::suite;
 use crate::channel::{Half as _, Receiver, Sender};
 use alloc::format;
 use alloc::vec::Vec;
-use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};
+use farside_base::{Memory, Operation, RemoteRegionId, Source};
 
-const REGIONS: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 const PEER: PeerRegions = PeerRegions {
     buffer: RemoteRegionId(0),
     bells: RemoteRegionId(1),
@@ -28,16 +28,13 @@ fn shape(mirrored: bool) -> Shape {
         ring_bytes: 4096,
         peers_max: 1,
         mirrored,
-        prefetch_bytes: 0,
-        acknowledge: Acknowledge::Word,
         signal: Signal::Word,
-        device: DeviceWords::Nothing,
-        piece_bytes: 1 << 16,
+        ..suite::SHAPE
     }
 }
 
 fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> Sender {
-    let mut sender = Sender::new(kind, shape, REGIONS);
+    let mut sender = Sender::new(kind, shape, OWN);
     sender.connected(Peer::ONLY, PEER, own, &mut Effects::new(0)).unwrap();
     sender
 }
@@ -123,7 +120,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
             }
         };
         let there = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut receiver = Receiver::new(kind, &shape, OWN);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, there, &mut effects).unwrap();
         let (mut record, mut records, mut received) = (InlineWrite::new(300), 0, 0_u32);
@@ -208,7 +205,7 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
         let words = Plain::new(plan.bells_bytes);
         words.store_word(HEAD, head(&joined)).unwrap();
         let own = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut receiver = Receiver::new(kind, &shape, OWN);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, own, &mut effects).unwrap();
         let mut count = 0;

@@ -1,10 +1,10 @@
 //! The receiver of messages into posted receives.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::super::effects::{Effects, Name};
+use super::super::effects::{Effects, Name, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, OwnRegions, Peer,
-    PeerRegions, Received, Step, WRONG_LENGTH,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, OwnRegions, PeerRegions,
+    Received, Step, checked_length,
 };
 use super::super::inbound::ReceiveHalf;
 use super::super::kind::Kind;
@@ -67,10 +67,9 @@ impl From {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TwoSidedReceiver {
     form: ReceiveForm,
-    message_bytes_max: u32,
+    shape: Shape,
     step: u64,
     credits: u32,
-    acknowledge: Acknowledge,
     regions: OwnRegions,
     senders: Vec<From>,
     slots: Vec<ReceiveSlot>,
@@ -90,10 +89,9 @@ impl TwoSidedReceiver {
         let from = |peer| From::new(shape.acknowledge, Peer(peer), credits);
         Self {
             form,
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             step: form.step(shape),
             credits,
-            acknowledge: shape.acknowledge,
             regions,
             senders: (0..peers).map(from).collect(),
             slots: alloc::vec![ReceiveSlot::POSTED; slots],
@@ -111,7 +109,7 @@ impl TwoSidedReceiver {
             ReceiveForm::Normal | ReceiveForm::Shared => LocalSlice {
                 region: self.regions.buffer,
                 offset: u64::from(slot) * self.step,
-                bytes: self.message_bytes_max,
+                bytes: self.shape.message_bytes_max,
             },
         };
         effects.receive(Peer::ONLY, Name(slot), into);
@@ -132,8 +130,7 @@ impl TwoSidedReceiver {
             (ReceiveForm::Bufferless, Some(integer)) => Ok(integer),
             (ReceiveForm::Bufferless, None) => Err(Violation("a message without its integer")),
             (_, Some(_)) => Err(Violation("an integer instead of a message")),
-            (_, None) if arrival.bytes > self.message_bytes_max => Err(WRONG_LENGTH),
-            (_, None) => Ok(arrival.bytes),
+            (_, None) => checked_length(u64::from(arrival.bytes), self.shape.message_bytes_max),
         }
     }
 
@@ -155,16 +152,16 @@ impl TwoSidedReceiver {
 }
 
 impl ReceiveHalf for TwoSidedReceiver {
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
             return Err(Violation("more peers than the channel has"));
         };
-        *from = From::new(self.acknowledge, peer, self.credits);
+        *from = From::new(self.shape.acknowledge, peer, self.credits);
         from.regions = Some(regions);
         if !self.posted {
             self.posted = true;

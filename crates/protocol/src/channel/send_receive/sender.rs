@@ -1,8 +1,8 @@
 //! The sender of messages into posted receives.
 
-use super::super::canary::ChannelMutant;
-use super::super::effects::{Effects, Notify};
-use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, Peer, Step};
+use super::super::canary::mutant;
+use super::super::effects::{Effects, Notify, Peer};
+use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, Step};
 use super::super::kind::Kind;
 use super::super::outbound::{Outbound, PushSender};
 use super::super::shape::Shape;
@@ -24,7 +24,7 @@ impl TwoSidedSender {
         let form = ReceiveForm::of(kind);
         let mut out = Outbound::new(shape, regions, shape.acknowledge, (1, 0));
         if form == ReceiveForm::Bufferless {
-            out.message_bytes_max = INTEGER;
+            out.shape.message_bytes_max = INTEGER;
         }
         Self { form, credits: form.credits(shape), out }
     }
@@ -32,7 +32,7 @@ impl TwoSidedSender {
     /// Whether a receive is known to be posted for one more message.
     #[inline]
     fn has_credit(&self) -> bool {
-        let extra = u64::from(self.out.canary.is(ChannelMutant::CreditOffByOne));
+        let extra = u64::from(mutant!(self.out, CreditOffByOne));
         self.out.head - self.out.progress.tail() < u64::from(self.credits) + extra
     }
 

@@ -46,17 +46,15 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use super::half::PeerRegions;
+use super::half::{PeerRegions, WORD};
 use super::kind::Kind;
+use super::ring_layout::RingLayout;
 use super::shape::{DeviceWords, MemoryPlan, Shape};
 use super::window::Window;
-use farside_base::{Access, Memory, OutOfBounds, RemoteRegionId};
+use farside_base::{Access, RemoteRegionId};
 
 pub(super) use receiver::SharedRingReceiver;
 pub(super) use sender::SharedRingSender;
-
-/// The size of a header or bell in bytes.
-const WORD: u64 = 8;
 
 /// Every position of a correct peer is less.
 const POSITION_MAX: u64 = 1 << 62;
@@ -122,10 +120,7 @@ enum SharedRingBell {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Layout {
     bell: SharedRingBell,
-    mirrored: bool,
-    ring_bytes: u64,
-    /// The size of the guard in bytes; zero in a mirrored ring.
-    guard: u64,
+    ring: RingLayout,
     /// The minimum size of a record. `shared-ring-immediate` keeps `slots` receives in one queue for all senders, so
     /// a record takes at least a `slots`-th of the ring, and the ring never holds more messages than receives.
     record_min: u64,
@@ -143,14 +138,8 @@ impl Layout {
             }
             SharedRingBell::InlinedZeroing => 2 * WORD,
         };
-        let largest = Self::written(bell, shape.message_bytes_max).next_multiple_of(64);
-        Self {
-            bell,
-            mirrored: shape.mirrored,
-            ring_bytes: shape.ring_bytes,
-            guard: if shape.mirrored { 0 } else { largest },
-            record_min,
-        }
+        let largest = Self::written(bell, shape.message_bytes_max);
+        Self { bell, ring: RingLayout::new(shape, largest), record_min }
     }
 
     /// The size written for a message of `bytes`, in whole words.
@@ -167,24 +156,6 @@ impl Layout {
     const fn record(&self, bytes: u32) -> u64 {
         let written = Self::written(self.bell, bytes);
         if written < self.record_min { self.record_min } else { written }
-    }
-
-    /// The first byte of a record.
-    #[inline]
-    const fn place(&self, position: u64) -> u64 {
-        position & (self.ring_bytes - 1)
-    }
-
-    /// Zeroes the bytes that records from `start` to `end` may have filled, at most a ring. In a ring that is not
-    /// mirrored also zeroes the guard, if they cross the end.
-    fn clear(&self, start: u64, end: u64, buffer: &impl Memory) -> Result<(), OutOfBounds> {
-        let (place, bytes) = (self.place(start), end.saturating_sub(start).min(self.ring_bytes));
-        let to_end = self.ring_bytes - place;
-        if self.mirrored || bytes <= to_end {
-            return buffer.clear(place, bytes);
-        }
-        buffer.clear(place, to_end + self.guard)?;
-        buffer.clear(0, bytes - to_end)
     }
 }
 
@@ -251,6 +222,6 @@ pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let words = MemoryPlan { bells_access, ..MemoryPlan::words(bells_bytes) };
     words
         .with_counters(counters_bytes, kind, access)
-        .with_ring(shape, layout.guard, Access::WRITE)
+        .with_ring(layout.ring, Access::WRITE)
         .with_receives(receives)
 }

@@ -1,8 +1,8 @@
 //! A sender's messages in flight, and the construction of their WRITEs.
 
-use super::super::effects::{Name, Notify};
+use super::super::effects::{Name, Notify, Peer};
 use super::super::half::{
-    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, Step, own as reach,
+    Accepted, Checked, HalfRefusal, Own, OwnRegions, Payload, PeerRegions, Step, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::outbound::padding;
@@ -133,7 +133,7 @@ impl Outgoing {
         let Some(message) = self.messages.get(place as usize) else {
             return Ok(());
         };
-        let at = RemoteSlice { region: to.buffer, offset: self.layout.place(position) };
+        let at = RemoteSlice { region: to.buffer, offset: self.layout.ring.offset(position) };
         let slices = message.slices.get(..message.count).unwrap_or_default();
         if self.layout.bell == SharedRingBell::Immediate {
             let immediate = Some((position / WORD) as u32);

@@ -1,12 +1,12 @@
 //! The receiver of a shared ring.
 
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name};
+use super::super::canary::{ChannelMutant, mutant};
+use super::super::effects::{Effects, Name, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, Completed, Content, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, Own, OwnRegions, PeerRegions,
+    Received, Step, UNEXPECTED, checked_length, own as reach,
 };
-use super::super::inbound::{ReceiveHalf, post_receive};
+use super::super::inbound::{ReceiveHalf, post_receives};
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
@@ -14,7 +14,7 @@ use super::repair::Repair;
 use super::{Layout, RingWords, SharedRingBell, TAIL, WORD, header};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
-use farside_base::Memory;
+use farside_base::{Memory, Planted};
 
 /// A message that is in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,7 +35,7 @@ struct ArrivedMessage {
 pub struct SharedRingReceiver {
     layout: Layout,
     words: RingWords,
-    message_bytes_max: u32,
+    shape: Shape,
     regions: OwnRegions,
     /// The position of the next message (inlined).
     next: u64,
@@ -47,7 +47,7 @@ pub struct SharedRingReceiver {
     /// The tail that senders can READ.
     told: u64,
     repair: Repair,
-    canary: ChannelCanary,
+    mutant: Planted<ChannelMutant>,
 }
 
 impl SharedRingReceiver {
@@ -56,7 +56,7 @@ impl SharedRingReceiver {
         Self {
             layout: Layout::of(kind, shape),
             words: RingWords::of(shape),
-            message_bytes_max: shape.message_bytes_max,
+            shape: *shape,
             regions,
             next: 0,
             releases: Releases::default(),
@@ -64,13 +64,13 @@ impl SharedRingReceiver {
             receives,
             told: 0,
             repair: Repair::new(shape),
-            canary: ChannelCanary::default(),
+            mutant: Planted::NONE,
         }
     }
 
     /// The position after everything that may be in the ring.
     const fn end(&self) -> u64 {
-        self.releases.tail() + self.layout.ring_bytes
+        self.releases.tail() + self.shape.ring_bytes
     }
 
     /// The next message, if it has arrived completely.
@@ -83,16 +83,14 @@ impl SharedRingReceiver {
             // The ring is full: the oldest record, which is still held, is at this offset.
             return Ok(None);
         }
-        let first = self.layout.place(self.next);
+        let first = self.layout.ring.offset(self.next);
         let word = reach(own.buffer.load_word(first))?;
         if word == 0 {
             return Ok(None);
         }
-        let length = word as u32;
-        if length == 0 || length > self.message_bytes_max.saturating_add(1) {
-            return Err(WRONG_LENGTH);
-        }
-        let (bytes, peer) = (length - 1, Peer((word >> 32) as u16));
+        let length = u64::from((word as u32).wrapping_sub(1));
+        let bytes = checked_length(length, self.shape.message_bytes_max)?;
+        let peer = Peer((word >> 32) as u16);
         if header(bytes, peer.0, self.next) != word || !self.repair.has_number(peer) {
             return Err(Violation("an invalid header"));
         }
@@ -102,7 +100,7 @@ impl SharedRingReceiver {
         }
         let last = first + record - WORD;
         match reach(own.buffer.load_word(last))? {
-            0 if !self.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
+            0 if !mutant!(self, TrailerUnchecked) => Ok(None),
             0 | 1 => {
                 let offset = last - u64::from(bytes);
                 if !self.releases.hold(self.next, self.next + record) {
@@ -123,13 +121,13 @@ impl SharedRingReceiver {
             return Ok(false);
         }
         let (gap, next) = self.releases.gap();
-        let Some(vacant) = self.repair.vacant(gap, self.canary, step)? else {
+        let Some(vacant) = self.repair.vacant(gap, step)? else {
             return Ok(false);
         };
         let end = next.map_or(vacant, |next| vacant.min(next));
         if self.layout.bell == SharedRingBell::InlinedZeroing {
             // Dead senders have written only within the room that they knew of.
-            reach(self.layout.clear(gap, end.min(self.end()), step.own.buffer))?;
+            reach(self.layout.ring.clear(gap, end.min(self.end()), step.own.buffer))?;
             self.next = end;
         }
         self.releases.pass(gap, end);
@@ -155,19 +153,18 @@ impl SharedRingReceiver {
 impl ReceiveHalf for SharedRingReceiver {
     #[cfg(canary)]
     fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+        self.mutant = Planted::new(mutant);
+        self.repair.mutant = self.mutant;
         self
     }
 
-    fn connected<M: Memory>(
+    fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
-        for _ in 0..core::mem::take(&mut self.receives) {
-            post_receive(peer, self.regions, step.effects);
-        }
+        post_receives(peer, core::mem::take(&mut self.receives), self.regions, step.effects);
         self.repair.connected(peer, regions, step)
     }
 
@@ -184,20 +181,21 @@ impl ReceiveHalf for SharedRingReceiver {
         self.wasted(peer, arrival.name, step.effects);
         let immediate = arrival.immediate.filter(|_| self.layout.bell == SharedRingBell::Immediate);
         let position = self.releases.position(immediate.ok_or(UNEXPECTED)?, WORD);
-        if bytes > self.message_bytes_max || position + self.layout.record(bytes) > self.end() {
+        if bytes > self.shape.message_bytes_max || position + self.layout.record(bytes) > self.end()
+        {
             return self.blame(peer, "a bell out of range");
         }
         if !self.releases.hold(position, position + self.layout.record(bytes)) {
             return self.blame(peer, "overlapping messages");
         }
-        let offset = self.layout.place(position);
+        let offset = self.layout.ring.offset(position);
         self.arrived.push_back(ArrivedMessage { position, offset, bytes, peer });
         Ok(())
     }
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
         if self.layout.bell == SharedRingBell::Immediate {
-            post_receive(peer, self.regions, effects);
+            post_receives(peer, 1, self.regions, effects);
         }
     }
 
@@ -217,10 +215,8 @@ impl ReceiveHalf for SharedRingReceiver {
     #[inline]
     fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let (start, end) = self.releases.release(held)?;
-        if self.layout.bell == SharedRingBell::InlinedZeroing
-            && !self.canary.is(ChannelMutant::NotZeroed)
-        {
-            let cleared = step.own.buffer.clear(self.layout.place(start), end - start);
+        if self.layout.bell == SharedRingBell::InlinedZeroing && !mutant!(self, NotZeroed) {
+            let cleared = step.own.buffer.clear(self.layout.ring.offset(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
         self.publish(step.own);

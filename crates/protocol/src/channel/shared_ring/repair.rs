@@ -21,15 +21,15 @@
 //! ended. At most one query to a sender is unanswered at a time, so its tag of three bits distinguishes it from the
 //! previous one.
 
-use super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::effects::{Effects, Name, Notify};
-use super::super::half::{Checked, Own, Peer, PeerRegions, Step, own as reach};
+use super::super::canary::{ChannelMutant, mutant};
+use super::super::effects::{Effects, Name, Notify, Peer};
+use super::super::half::{Checked, Own, PeerRegions, Step, own as reach};
 use super::super::shape::Shape;
 use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, RingWords, TAG, WELCOME, WORD};
 use crate::wire::Violation;
 use alloc::vec;
 use alloc::vec::Vec;
-use farside_base::{Memory, RemoteSlice};
+use farside_base::{Memory, Planted, RemoteSlice};
 
 /// The name of WRITEs of words to senders, which need no completion.
 const WORDS: Name = Name(1);
@@ -68,6 +68,7 @@ pub(super) struct Repair {
     vacant: u64,
     /// A living sender's record begins at `vacant`, if that is before the limit.
     owned: bool,
+    pub(super) mutant: Planted<ChannelMutant>,
 }
 
 impl Repair {
@@ -80,15 +81,16 @@ impl Repair {
             query: None,
             vacant: 0,
             owned: false,
+            mutant: Planted::NONE,
         }
     }
 
     /// Connects a sender: it is sent its number, and may reserve from then on.
-    pub(super) fn connected<M: Memory>(
+    pub(super) fn connected(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        step: &mut Step<'_, M>,
+        step: &mut Step<'_, impl Memory>,
     ) -> Checked {
         let Step { own, effects } = step;
         let Some(sender) = self.senders.get_mut(usize::from(peer.0)) else {
@@ -138,11 +140,10 @@ impl Repair {
     pub(super) fn vacant<M: Memory>(
         &mut self,
         gap: u64,
-        canary: ChannelCanary,
         step: &mut Step<'_, M>,
     ) -> Checked<Option<u64>> {
         let Step { own, effects } = step;
-        if !self.all_answered(canary, *own)? {
+        if !self.all_answered(*own)? {
             return Ok(None);
         }
         if self.stale {
@@ -182,7 +183,7 @@ impl Repair {
     }
 
     /// Polls the outstanding answers. False if one is missing.
-    fn all_answered<M: Memory>(&mut self, canary: ChannelCanary, own: Own<'_, M>) -> Checked<bool> {
+    fn all_answered<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<bool> {
         let Some(query) = &mut self.query else {
             return Ok(true);
         };
@@ -198,7 +199,7 @@ impl Repair {
                 continue;
             }
             sender.awaited = false;
-            if !canary.is(ChannelMutant::RepairSkipsLiving) {
+            if !mutant!(self, RepairSkipsLiving) {
                 // An answer below the gap stops the ring, which a lying sender can do anyway.
                 query.smallest = query.smallest.min(word & !TAG).max(query.gap);
             }

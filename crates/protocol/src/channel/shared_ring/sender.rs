@@ -1,11 +1,11 @@
 //! A sender of a shared ring.
 
 use super::super::acknowledge::ACKNOWLEDGEMENT;
-use super::super::canary::ChannelMutant;
-use super::super::effects::{Effects, Name, Notify};
+use super::super::canary::mutant;
+use super::super::effects::{Effects, Name, Notify, Peer};
 use super::super::half::{
-    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Step, UNEXPECTED, own as reach,
+    Accepted, Arrival, Checked, Completed, HalfRefusal, Own, OwnRegions, Payload, PeerRegions,
+    Step, UNEXPECTED, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::outbound::{Outbound, PushSender};
@@ -34,7 +34,6 @@ const REMEMBERED_MAX: usize = 1024;
 pub struct SharedRingSender {
     layout: Layout,
     words: RingWords,
-    peers_max: u16,
     out: Outbound,
     /// Its number at the receiver, once welcomed.
     number: Option<u16>,
@@ -59,7 +58,6 @@ impl SharedRingSender {
         Self {
             layout: Layout::of(kind, shape),
             words: RingWords::of(shape),
-            peers_max: shape.peers_max,
             out: Outbound::new(shape, regions, Acknowledge::ReadTail, (WORD, 0)),
             number: None,
             outgoing: Outgoing::new(kind, shape, regions),
@@ -76,7 +74,7 @@ impl SharedRingSender {
     fn greet<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         match reach(own.bells.load_word(WELCOME))? {
             0 => Ok(()),
-            number if number <= u64::from(self.peers_max) => {
+            number if number <= u64::from(self.out.shape.peers_max) => {
                 self.number = Some((number - 1) as u16);
                 Ok(())
             }
@@ -119,8 +117,8 @@ impl SharedRingSender {
     /// Whether a record fits between the last known tail and one ring beyond it.
     #[inline]
     fn fits(&self, position: u64, bytes: u32) -> bool {
-        position + self.layout.record(bytes) <= self.out.progress.tail() + self.layout.ring_bytes
-            || self.out.canary.is(ChannelMutant::TailUnchecked)
+        position + self.layout.record(bytes) <= self.out.progress.tail() + self.out.shape.ring_bytes
+            || mutant!(self.out, TailUnchecked)
     }
 
     /// Writes the reserved messages that have room; false if one has none.
@@ -176,7 +174,7 @@ impl SharedRingSender {
         let Some((gap, number)) = self.query.zip(self.number) else {
             return;
         };
-        if self.fetching > 0 && !self.out.canary.is(ChannelMutant::AnswersWhileFetching) {
+        if self.fetching > 0 && !mutant!(self.out, AnswersWhileFetching) {
             return;
         }
         self.query = None;
@@ -220,14 +218,9 @@ impl PushSender for SharedRingSender {
         &self.out
     }
 
-    fn connected<M: Memory>(
-        &mut self,
-        _: Peer,
-        regions: PeerRegions,
-        step: &mut Step<'_, M>,
-    ) -> Checked {
+    fn connected(&mut self, _: Peer, to: PeerRegions, step: &mut Step<'_, impl Memory>) -> Checked {
         reach(step.own.bells.store_word(ONE, 1))?;
-        self.out.peer = Some(regions);
+        self.out.peer = Some(to);
         Ok(())
     }
 

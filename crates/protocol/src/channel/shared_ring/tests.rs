@@ -2,31 +2,22 @@ extern crate std;
 
 use super::super::Half as _;
 use super::super::Name;
-use super::super::half::{Arrival, HalfRefusal, Payload, Peer};
+use super::super::effects::Peer;
+use super::super::half::{Arrival, HalfRefusal, Payload};
 use super::super::kind::Kind;
 use super::super::outbound::PROGRESS;
-use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
-use super::super::tests::network::{Network, PostedVerb, RequestInFlight, Xorshift64};
-use super::super::tests::suite::push_run;
+use super::super::shape::{Acknowledge, DeviceWords, Shape};
+use super::super::tests::network::{Network, PostedVerb, RequestInFlight};
+use super::super::tests::suite::{self, push_run};
 use super::*;
 use crate::wire::Violation;
-use farside_base::{Access, LocalSlice, RegionId};
+use farside_base::{Access, LocalSlice, Memory as _, Random, RegionId};
 use std::vec;
 use std::vec::Vec;
 
 const KINDS: [Kind; 2] = [Kind::SharedRingImmediate, Kind::SharedRingInlinedZeroing];
-const SHAPE: Shape = Shape {
-    message_bytes_max: 40,
-    slots: 4,
-    ring_bytes: 256,
-    peers_max: 3,
-    mirrored: false,
-    prefetch_bytes: 0,
-    acknowledge: Acknowledge::ReadTail,
-    signal: Signal::Message,
-    device: DeviceWords::Nothing,
-    piece_bytes: 1 << 16,
-};
+const SHAPE: Shape =
+    Shape { message_bytes_max: 40, acknowledge: Acknowledge::ReadTail, ..suite::SHAPE };
 
 fn mirrored(mirrored: bool) -> Shape {
     // A mirrored ring has at least a page.
@@ -260,23 +251,23 @@ fn ring_without_senders_skips_all_and_accepts_a_new_sender() {
 fn hostile_words_never_panic() {
     for kind in KINDS {
         for seed in 1..400 {
-            let mut dice = Xorshift64::new(seed);
+            let mut dice = Random::new(seed);
             let mut world = Network::all(kind, SHAPE, 2);
             world.settle().unwrap();
             let mut held = Vec::new();
             for _ in 0..200 {
-                let word = match dice.below(6) {
+                let word = match dice.index(6) {
                     0 => 0,
-                    1 => u64::MAX - dice.below(4) as u64,
-                    2 => dice.below(64) as u64,
-                    3 => header(dice.below(48) as u32, dice.below(4) as u16, 0),
-                    4 => 1 << dice.below(64),
+                    1 => u64::MAX - dice.index(4) as u64,
+                    2 => dice.index(64) as u64,
+                    3 => header(dice.index(48) as u32, dice.index(4) as u16, 0),
+                    4 => 1 << dice.index(64),
                     _ => dice.word(),
                 };
-                match dice.below(12) {
+                match dice.index(12) {
                     0 => {
                         let places = world.receivers[0].buffer.len() / 8;
-                        let place = dice.below(places) as u64 * 8;
+                        let place = dice.index(places) as u64 * 8;
                         world.receivers[0].buffer.store_word(place, word).unwrap();
                     }
                     1 => {
@@ -284,22 +275,22 @@ fn hostile_words_never_panic() {
                         let receiver = &world.receivers[0];
                         let bells = &receiver.bells;
                         let counters = receiver.counters.as_ref().unwrap();
-                        let place = [TAIL, HEAD, ANSWERS, ANSWERS + 8][dice.below(4)];
+                        let place = [TAIL, HEAD, ANSWERS, ANSWERS + 8][dice.index(4)];
                         let region = if place == HEAD { counters } else { bells };
                         region.store_word(place, word).unwrap();
                     }
                     2 => {
-                        let place = [WELCOME, QUERY, PROGRESS, FETCHED][dice.below(4)];
+                        let place = [WELCOME, QUERY, PROGRESS, FETCHED][dice.index(4)];
                         world.senders[0].bells.store_word(place, word).unwrap();
                     }
                     3 => {
-                        let (peer, bytes) = (Peer(dice.below(5) as u16), dice.below(99) as u32);
-                        let immediate = Some(word as u32).filter(|_| dice.below(9) > 0);
+                        let (peer, bytes) = (Peer(dice.index(5) as u16), dice.index(99) as u32);
+                        let immediate = Some(word as u32).filter(|_| dice.index(9) > 0);
                         let arrival = Arrival { peer, name: Name(0), bytes, immediate };
                         let _ = world.receiver(0, |half, own, all| half.arrived(arrival, own, all));
                     }
-                    4 if dice.below(20) == 0 => {
-                        world.receivers[0].half.lost(Peer(dice.below(4) as u16))
+                    4 if dice.index(20) == 0 => {
+                        world.receivers[0].half.lost(Peer(dice.index(4) as u16))
                     }
                     5 => held.extend(world.found(0).unwrap_or_default()),
                     6 => {
@@ -308,17 +299,17 @@ fn hostile_words_never_panic() {
                         }
                     }
                     7 => {
-                        let from = dice.below(2);
-                        if dice.below(2) == 0 {
+                        let from = dice.index(2);
+                        if dice.index(2) == 0 {
                             let _ = world.gather(from, &[1; 9]);
                         } else {
                             let _ = world.put(from, &[1; 9]);
                         }
                     }
                     8 => drop(world.carry_back()),
-                    9 => drop(world.advance(dice.below(2))),
+                    9 => drop(world.advance(dice.index(2))),
                     // The wires carry a sender's requests only while its words are valid.
-                    _ if head(&world) < POSITION_MAX => drop(world.carry_of(dice.below(2), 0)),
+                    _ if head(&world) < POSITION_MAX => drop(world.carry_of(dice.index(2), 0)),
                     _ => {}
                 }
             }

@@ -7,48 +7,28 @@
 
 extern crate std;
 
-use super::super::effects::{Effects, PostRequest, Posting};
+use super::super::canary::ChannelMutant;
+use super::super::effects::{Effects, Peer, PostRequest, Posting};
 use super::super::half::{
-    Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Received, Sending,
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, Offer, Own, OwnRegions, Payload,
+    PeerRegions, Received,
 };
 use super::super::kind::Kind;
 use super::super::machine::{Half, Receiver, Sender};
 use super::super::shape::{MemoryPlan, Shape};
 use core::cell::{Cell, RefCell};
 use farside_base::{
-    LocalSlice, Memory, Operation, OutOfBounds, RegionId, RegionKind, RemoteRegionId, RemoteSlice,
-    Source,
+    LocalSlice, Memory, Operation, OutOfBounds, Random, RegionId, RegionKind, RemoteRegionId,
+    RemoteSlice, Source,
 };
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;
 
-/// Pseudo-random numbers.
-#[derive(Clone, Debug)]
-pub(in crate::channel) struct Xorshift64(u64);
-
-impl Xorshift64 {
-    pub(in crate::channel) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(in crate::channel) fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(in crate::channel) fn below(&mut self, bound: usize) -> usize {
-        ((self.word() >> 11) % bound.max(1) as u64) as usize
-    }
-}
-
 /// Plain memory; its end joins its beginning if it is planned as mirrored.
 #[derive(Debug)]
-pub(in crate::channel) struct Plain {
+pub(crate) struct Plain {
     /// Its contents from each moment on; the last are the current ones.
     states: RefCell<Vec<(usize, Vec<u8>)>>,
     turns: usize,
@@ -57,12 +37,12 @@ pub(in crate::channel) struct Plain {
 }
 
 impl Plain {
-    pub(in crate::channel) fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         Self::mapped(bytes, 1, None)
     }
 
     /// The number of its bytes.
-    pub(in crate::channel) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.states.borrow()[0].1.len()
     }
 
@@ -76,21 +56,21 @@ impl Plain {
         offset: u64,
         bytes: u32,
         (from, to): (usize, usize),
-        chance: &mut Xorshift64,
+        chance: &mut Random,
     ) -> Vec<u8> {
         self.check(offset, u64::from(bytes)).expect("READs stay inside");
         let states = self.states.borrow();
         // Often all from one moment, often from the two ends, sometimes from any moment.
-        let whole = chance.below(3);
-        let mut moment = from + chance.below(to + 1 - from);
+        let whole = chance.index(3);
+        let mut moment = from + chance.index(to + 1 - from);
         let mut state = 0;
         let mut out = Vec::new();
         for at in offset as usize..offset as usize + bytes as usize {
             if (at % 8 == 0 && whole > 0) || at == offset as usize {
                 moment = match whole {
                     0 => moment,
-                    1 => from + chance.below(to + 1 - from),
-                    _ => [from, to][chance.below(2)],
+                    1 => from + chance.index(to + 1 - from),
+                    _ => [from, to][chance.index(2)],
                 };
                 state = states.partition_point(|(since, _)| *since <= moment) - 1;
             }
@@ -163,8 +143,7 @@ impl Memory for Plain {
     }
 }
 
-pub(in crate::channel) const OWN: OwnRegions =
-    OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
+pub(crate) const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 /// The program's own region, and the words apart from the bells.
 const USER: RegionId = RegionId(2);
 const COUNTERS: u32 = 3;
@@ -174,17 +153,17 @@ const SOURCE_BYTES: u64 = 128;
 
 /// A half with its memory, its effects and its posted receives.
 #[derive(Debug)]
-pub(in crate::channel) struct Endpoint<H> {
-    pub(in crate::channel) half: H,
-    pub(in crate::channel) buffer: Plain,
-    pub(in crate::channel) bells: Plain,
-    pub(in crate::channel) user: Plain,
+pub(crate) struct Endpoint<H> {
+    pub(crate) half: H,
+    pub(crate) buffer: Plain,
+    pub(crate) bells: Plain,
+    pub(crate) user: Plain,
     /// Unless it has none: then they are the bells.
-    pub(in crate::channel) counters: Option<Plain>,
+    pub(crate) counters: Option<Plain>,
     effects: Effects,
     receives: Vec<Posting>,
     /// The numbers of READs, WRITEs, SENDs and FETCH_ADDs that it has posted.
-    pub(in crate::channel) posted: [usize; 4],
+    pub(crate) posted: [usize; 4],
     sources: u64,
     /// The moment of its memory: now, or for a reader, the latest moment of the sender's that it has seen.
     clock: Rc<Cell<usize>>,
@@ -228,7 +207,7 @@ impl<H: Half> Endpoint<H> {
     }
 
     /// Makes a call of the half.
-    pub(in crate::channel) fn with<T>(
+    pub(crate) fn with<T>(
         &mut self,
         call: impl FnOnce(&mut H, Own<'_, Plain>, &mut Effects) -> T,
     ) -> T {
@@ -238,7 +217,7 @@ impl<H: Half> Endpoint<H> {
     }
 
     /// The bytes of a slice of its memory.
-    pub(in crate::channel) fn get(&self, slice: &LocalSlice) -> Vec<u8> {
+    pub(crate) fn get(&self, slice: &LocalSlice) -> Vec<u8> {
         let mut bytes = vec![0; slice.bytes as usize];
         self.region(slice.region.0).read(slice.offset, &mut bytes).expect("inside the region");
         bytes
@@ -301,7 +280,7 @@ impl<H: Half> Endpoint<H> {
 
 /// A request with its bytes.
 #[derive(Clone, Debug)]
-pub(in crate::channel) enum PostedVerb {
+pub(crate) enum PostedVerb {
     Write(Vec<u8>, RemoteSlice, Option<u32>),
     Read(Vec<LocalSlice>, RemoteSlice),
     Send(Vec<u8>, Option<u32>),
@@ -310,12 +289,12 @@ pub(in crate::channel) enum PostedVerb {
 
 /// A request in flight, from or to a sender.
 #[derive(Clone, Debug)]
-pub(in crate::channel) struct RequestInFlight {
-    pub(in crate::channel) sender: usize,
+pub(crate) struct RequestInFlight {
+    pub(crate) sender: usize,
     receiver: usize,
-    pub(in crate::channel) to_receiver: bool,
+    pub(crate) to_receiver: bool,
     request: PostRequest,
-    pub(in crate::channel) verb: PostedVerb,
+    pub(crate) verb: PostedVerb,
     /// The moment of its posting.
     since: usize,
 }
@@ -325,7 +304,7 @@ fn carry_out<A: Half, B: Half>(
     flight: &RequestInFlight,
     (from, to, peer): (&mut Endpoint<A>, &mut Endpoint<B>, usize),
     moments: (usize, usize),
-    chance: &mut Xorshift64,
+    chance: &mut Random,
 ) -> Checked {
     let peer = Peer(peer as u16);
     // Receivers share their receives, senders have some for each peer.
@@ -370,24 +349,48 @@ fn carry_out<A: Half, B: Half>(
 
 /// Senders and one receiver, or one sender and receivers, and the requests in flight.
 #[derive(Debug)]
-pub(in crate::channel) struct Network {
-    pub(in crate::channel) kind: Kind,
-    pub(in crate::channel) shape: Shape,
-    pub(in crate::channel) senders: Vec<Endpoint<Sender>>,
-    pub(in crate::channel) receivers: Vec<Endpoint<Receiver>>,
-    pub(in crate::channel) flying: VecDeque<RequestInFlight>,
+pub(crate) struct Network {
+    pub(crate) kind: Kind,
+    pub(crate) shape: Shape,
+    pub(crate) senders: Vec<Endpoint<Sender>>,
+    pub(crate) receivers: Vec<Endpoint<Receiver>>,
+    pub(crate) flying: VecDeque<RequestInFlight>,
     /// The number of requests by the halves, senders' first.
-    pub(in crate::channel) requests: [usize; 2],
-    pub(in crate::channel) chance: Xorshift64,
+    pub(crate) requests: [usize; 2],
+    pub(crate) chance: Random,
     /// Readers may see earlier contents of the sender's memory.
-    pub(in crate::channel) lags: bool,
-    #[cfg(canary)]
-    mutant: Option<super::super::ChannelMutant>,
+    pub(crate) lags: bool,
+    mutant: Option<ChannelMutant>,
+}
+
+/// Creates a half with its memory, and with the planted defect of its network, if any.
+macro_rules! endpoint {
+    ($network:ident, $role:ident, $remembers:expr) => {{
+        let half = $role::new($network.kind, &$network.shape, OWN);
+        let half = match $network.mutant {
+            #[cfg(canary)]
+            Some(mutant) => half.with_mutant(mutant),
+            #[cfg(not(canary))]
+            Some(mutant) => panic!("{mutant:?} without --cfg canary"),
+            None => half,
+        };
+        Endpoint::new(half, &$role::plan($network.kind, &$network.shape), $remembers)
+    }};
 }
 
 impl Network {
     /// A sender without receivers.
-    pub(in crate::channel) fn new(kind: Kind, shape: &Shape, seed: u64) -> Self {
+    pub(crate) fn new(kind: Kind, shape: &Shape, seed: u64) -> Self {
+        Self::planted(kind, shape, seed, None)
+    }
+
+    /// The same with a planted defect in both ends.
+    pub(crate) fn planted(
+        kind: Kind,
+        shape: &Shape,
+        seed: u64,
+        mutant: Option<ChannelMutant>,
+    ) -> Self {
         assert_eq!(shape.check(kind), Ok(()));
         let mut network = Self {
             kind,
@@ -396,39 +399,41 @@ impl Network {
             receivers: Vec::new(),
             flying: VecDeque::new(),
             requests: [0; 2],
-            chance: Xorshift64::new(seed),
+            chance: Random::new(seed),
             lags: true,
-            #[cfg(canary)]
-            mutant: None,
+            mutant,
         };
         network.add_sender();
         network
     }
 
     /// Senders and one receiver, all connected.
-    pub(in crate::channel) fn all(kind: Kind, shape: Shape, senders: u16) -> Self {
-        let mut network = Self::new(kind, &shape, 1);
-        network.lags = false;
-        network.connect_all(senders);
-        network
+    pub(crate) fn all(kind: Kind, shape: Shape, senders: u16) -> Self {
+        Self::new(kind, &shape, 1).connect_all(senders)
     }
 
     /// The same with a planted defect in both ends.
     #[cfg(canary)]
-    pub(in crate::channel) fn spoiled(
-        kind: Kind,
-        shape: Shape,
-        senders: u16,
-        mutant: super::super::ChannelMutant,
-    ) -> Self {
-        let mut network = Self::new(kind, &shape, 1);
+    pub(crate) fn spoiled(kind: Kind, shape: Shape, senders: u16, mutant: ChannelMutant) -> Self {
+        Self::planted(kind, &shape, 1, Some(mutant)).connect_all(senders)
+    }
+
+    /// A sender that is READ, with one reader that knows its start.
+    pub(crate) fn reader(kind: Kind, shape: &Shape) -> Self {
+        let mut network = Self::new(kind, shape, 1);
         network.lags = false;
-        network.spoil(mutant);
-        network.connect_all(senders);
+        network.connect();
+        network.settle().unwrap();
+        if kind != Kind::ReadSlotIndirect {
+            // It may have polled before its start was known.
+            assert_eq!(network.try_receive(), Ok(None));
+            network.settle().unwrap();
+        }
         network
     }
 
-    fn connect_all(&mut self, senders: u16) {
+    fn connect_all(mut self, senders: u16) -> Self {
+        self.lags = false;
         self.add_receiver();
         for sender in 0..usize::from(senders) {
             if sender > 0 {
@@ -437,24 +442,11 @@ impl Network {
             self.connect_receiver(sender, 0);
             self.connect_sender(sender, 0);
         }
-    }
-
-    /// Enables a planted defect in both ends.
-    #[cfg(canary)]
-    pub(in crate::channel) fn spoil(&mut self, mutant: super::super::ChannelMutant) {
-        self.senders[0].half = self.senders[0].half.clone().with_mutant(mutant);
-        self.mutant = Some(mutant);
+        self
     }
 
     fn new_sender(&self) -> Endpoint<Sender> {
-        let half = Sender::new(self.kind, &self.shape, OWN);
-        #[cfg(canary)]
-        let half = match self.mutant {
-            Some(mutant) => half.with_mutant(mutant),
-            None => half,
-        };
-        let remembers = self.kind.receiver_names_destination();
-        Endpoint::new(half, &Sender::plan(self.kind, &self.shape), remembers)
+        endpoint!(self, Sender, self.kind.receiver_names_destination())
     }
 
     fn add_sender(&mut self) {
@@ -462,46 +454,26 @@ impl Network {
     }
 
     fn add_receiver(&mut self) {
-        let half = Receiver::new(self.kind, &self.shape, OWN);
-        #[cfg(canary)]
-        let half = match self.mutant {
-            Some(mutant) => half.with_mutant(mutant),
-            None => half,
-        };
-        let plan = Receiver::plan(self.kind, &self.shape);
-        self.receivers.push(Endpoint::new(half, &plan, false));
+        self.receivers.push(endpoint!(self, Receiver, false));
     }
 
     fn connect_sender(&mut self, sender: usize, receiver: usize) {
-        let regions = self.receivers[receiver].regions(sender);
-        let peer = Peer(receiver as u16);
-        let connected = self.senders[sender]
-            .with(|half, own, effects| half.connected(peer, regions, own, effects));
-        assert_eq!(connected, Ok(()));
-        self.launch();
-    }
-
-    fn prepare_receiver(&mut self, sender: usize) {
-        let peer = Peer(sender as u16);
-        let prepared =
-            self.receivers[0].with(|half, own, effects| half.prepare(peer, own, effects));
-        assert_eq!(prepared, Ok(()));
+        let (peer, to) = (Peer(receiver as u16), self.receivers[receiver].regions(sender));
+        self.sender_at(sender, |half, own, effects| half.connected(peer, to, own, effects))
+            .unwrap();
     }
 
     fn connect_receiver(&mut self, sender: usize, receiver: usize) {
-        let regions = self.senders[sender].regions(receiver);
-        let peer = Peer(sender as u16);
-        let connected = self.receivers[receiver]
-            .with(|half, own, effects| half.connected(peer, regions, own, effects));
-        assert_eq!(connected, Ok(()));
-        self.launch();
+        let (peer, to) = (Peer(sender as u16), self.senders[sender].regions(receiver));
+        self.receiver(receiver, |half, own, effects| half.connected(peer, to, own, effects))
+            .unwrap();
     }
 
     /// Connects one more receiver; the end that is connected first is random.
-    pub(in crate::channel) fn connect(&mut self) -> usize {
+    pub(crate) fn connect(&mut self) -> usize {
         self.add_receiver();
         let receiver = self.receivers.len() - 1;
-        if self.chance.below(2) == 0 {
+        if self.chance.index(2) == 0 {
             self.connect_receiver(0, receiver);
             self.connect_sender(0, receiver);
         } else {
@@ -512,57 +484,49 @@ impl Network {
     }
 
     /// Connects a new sender under the number of a lost one.
-    pub(in crate::channel) fn reconnect(&mut self, sender: usize) {
+    pub(crate) fn reconnect(&mut self, sender: usize) {
         self.reconnect_with(sender, |_| ());
     }
 
     /// Connects a new sender under the number of a lost one, which acts before the receiver knows of it.
-    pub(in crate::channel) fn reconnect_with(
-        &mut self,
-        sender: usize,
-        act: impl FnOnce(&mut Self),
-    ) {
+    pub(crate) fn reconnect_with(&mut self, sender: usize, act: impl FnOnce(&mut Self)) {
         self.senders[sender] = self.new_sender();
-        self.prepare_receiver(sender);
+        let peer = Peer(sender as u16);
+        self.receiver(0, |half, own, effects| half.prepare(peer, own, effects)).unwrap();
         self.connect_sender(sender, 0);
         act(self);
         self.connect_receiver(sender, 0);
     }
 
     /// Puts the requests of all halves in flight.
-    pub(in crate::channel) fn launch(&mut self) {
+    pub(crate) fn launch(&mut self) {
         let Self { senders, receivers, flying, requests, .. } = self;
-        for (sender, endpoint) in senders.iter_mut().enumerate() {
-            for (request, verb) in endpoint.take() {
-                let (receiver, since) = (usize::from(request.peer.0), endpoint.clock.get());
-                let to_receiver = true;
-                requests[0] += 1;
-                let flight =
-                    RequestInFlight { sender, receiver, to_receiver, request, verb, since };
-                flying.push_back(flight);
-            }
+        let mut fly = |(number, since, to_receiver), (request, verb): (PostRequest, PostedVerb)| {
+            let peer = usize::from(request.peer.0);
+            let (sender, receiver) = if to_receiver { (number, peer) } else { (peer, number) };
+            requests[usize::from(!to_receiver)] += 1;
+            let flight = RequestInFlight { sender, receiver, to_receiver, request, verb, since };
+            flying.push_back(flight);
+        };
+        for (number, endpoint) in senders.iter_mut().enumerate() {
+            let since = endpoint.clock.get();
+            endpoint.take().into_iter().for_each(|one| fly((number, since, true), one));
         }
-        for (receiver, endpoint) in receivers.iter_mut().enumerate() {
-            for (request, verb) in endpoint.take() {
-                let (sender, since) = (usize::from(request.peer.0), endpoint.clock.get());
-                let to_receiver = false;
-                requests[1] += 1;
-                let flight =
-                    RequestInFlight { sender, receiver, to_receiver, request, verb, since };
-                flying.push_back(flight);
-            }
+        for (number, endpoint) in receivers.iter_mut().enumerate() {
+            let since = endpoint.clock.get();
+            endpoint.take().into_iter().for_each(|one| fly((number, since, false), one));
         }
     }
 
     /// Makes a call of the first sender.
-    pub(in crate::channel) fn sender<T>(
+    pub(crate) fn sender<T>(
         &mut self,
         call: impl FnOnce(&mut Sender, Own<'_, Plain>, &mut Effects) -> T,
     ) -> T {
         self.sender_at(0, call)
     }
 
-    pub(in crate::channel) fn sender_at<T>(
+    pub(crate) fn sender_at<T>(
         &mut self,
         sender: usize,
         call: impl FnOnce(&mut Sender, Own<'_, Plain>, &mut Effects) -> T,
@@ -573,7 +537,7 @@ impl Network {
     }
 
     /// Makes a call of a receiver.
-    pub(in crate::channel) fn receiver<T>(
+    pub(crate) fn receiver<T>(
         &mut self,
         receiver: usize,
         call: impl FnOnce(&mut Receiver, Own<'_, Plain>, &mut Effects) -> T,
@@ -584,7 +548,7 @@ impl Network {
     }
 
     /// Carries out the request at this index.
-    pub(in crate::channel) fn carry(&mut self, at: usize) -> Checked {
+    pub(crate) fn carry(&mut self, at: usize) -> Checked {
         let flight = self.flying.remove(at).expect("a request");
         let Self { senders, receivers, chance, lags, .. } = self;
         let sender = &mut senders[flight.sender];
@@ -597,8 +561,8 @@ impl Network {
         } else {
             let since = if *lags { flight.since } else { now };
             let from = receiver.clock.get().max(since);
-            let prompt = !*lags || chance.below(2) == 0;
-            let moment = if prompt { now } else { from + chance.below(now + 1 - from) };
+            let prompt = !*lags || chance.index(2) == 0;
+            let moment = if prompt { now } else { from + chance.index(now + 1 - from) };
             receiver.clock.set(moment);
             carry_out(&flight, (receiver, sender, flight.receiver), (since, moment), chance)
         };
@@ -607,7 +571,7 @@ impl Network {
     }
 
     /// Carries out all requests, in order, until none is in flight.
-    pub(in crate::channel) fn settle(&mut self) -> Checked {
+    pub(crate) fn settle(&mut self) -> Checked {
         while !self.flying.is_empty() {
             self.carry(0)?;
         }
@@ -615,7 +579,7 @@ impl Network {
     }
 
     /// The same; senders that push poll after each request. The others would ask for acknowledgements at each poll.
-    pub(in crate::channel) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let polls = !self.kind.receiver_names_destination();
         while !self.flying.is_empty() {
             self.carry(0).unwrap();
@@ -626,14 +590,14 @@ impl Network {
     }
 
     /// The indexes of the requests from a sender, or to it.
-    pub(in crate::channel) fn flights(&self, sender: usize, to_receiver: bool) -> Vec<usize> {
+    pub(crate) fn flights(&self, sender: usize, to_receiver: bool) -> Vec<usize> {
         let mine =
             |flight: &RequestInFlight| flight.sender == sender && flight.to_receiver == to_receiver;
         (0..self.flying.len()).filter(|at| mine(&self.flying[*at])).collect()
     }
 
     /// Carries out the request of a sender at this index among its own, if there is one.
-    pub(in crate::channel) fn carry_of(&mut self, sender: usize, at: usize) -> Checked {
+    pub(crate) fn carry_of(&mut self, sender: usize, at: usize) -> Checked {
         match self.flights(sender, true).get(at) {
             Some(at) => self.carry(*at),
             None => Ok(()),
@@ -641,7 +605,7 @@ impl Network {
     }
 
     /// Carries out the oldest request of receivers, if there is one.
-    pub(in crate::channel) fn carry_back(&mut self) -> Checked {
+    pub(crate) fn carry_back(&mut self) -> Checked {
         match self.flying.iter().position(|flight| !flight.to_receiver) {
             Some(at) => self.carry(at),
             None => Ok(()),
@@ -649,11 +613,11 @@ impl Network {
     }
 
     /// Carries out any one request; in order if the channel needs it.
-    pub(in crate::channel) fn carry_any(&mut self) -> Checked {
+    pub(crate) fn carry_any(&mut self) -> Checked {
         if self.flying.is_empty() {
             return Ok(());
         }
-        let mut at = self.chance.below(self.flying.len());
+        let mut at = self.chance.index(self.flying.len());
         if self.kind.requirements(&self.shape).message_order {
             let key = |one: &RequestInFlight| (one.sender, one.receiver, one.to_receiver);
             let chosen = key(&self.flying[at]);
@@ -662,41 +626,29 @@ impl Network {
         self.carry(at)
     }
 
-    pub(in crate::channel) fn advance(&mut self, sender: usize) -> Checked {
-        self.sender_at(sender, |half, own, effects| half.advance(own, effects))
+    pub(crate) fn advance(&mut self, sender: usize) -> Checked {
+        self.sender_at(sender, Sender::advance)
     }
 
     /// Sends without flushing.
-    pub(in crate::channel) fn put(
-        &mut self,
-        sender: usize,
-        message: &[u8],
-    ) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn put(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let payload = Payload::Bytes(message);
         self.sender_at(sender, |half, own, effects| half.send(payload, own, effects))
     }
 
-    pub(in crate::channel) fn flush(&mut self, sender: usize) {
-        self.sender_at(sender, |half, own, effects| half.flush(own, effects));
+    pub(crate) fn flush(&mut self, sender: usize) {
+        self.sender_at(sender, Sender::flush);
     }
 
     /// Sends a message and flushes.
-    pub(in crate::channel) fn send(
-        &mut self,
-        sender: usize,
-        message: &[u8],
-    ) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn send(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let sent = self.put(sender, message)?;
         self.flush(sender);
         Ok(sent)
     }
 
     /// The same without a copy: two slices of the program's memory, or memory that the channel lends.
-    pub(in crate::channel) fn gather(
-        &mut self,
-        sender: usize,
-        message: &[u8],
-    ) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn gather(&mut self, sender: usize, message: &[u8]) -> Accepted {
         let slices = self.senders[sender].source(message);
         let lends = self.kind.shares_sender();
         let sent = self.sender_at(sender, |half, own, effects| {
@@ -714,11 +666,7 @@ impl Network {
     }
 
     /// Sends into a slot and flushes.
-    pub(in crate::channel) fn send_to(
-        &mut self,
-        slot: u32,
-        message: &[u8],
-    ) -> Result<Sending, HalfRefusal> {
+    pub(crate) fn send_to(&mut self, slot: u32, message: &[u8]) -> Accepted {
         let payload = Payload::Bytes(message);
         let sent = self.sender(|half, own, effects| half.send_to(slot, payload, own, effects))?;
         self.flush(0);
@@ -726,11 +674,8 @@ impl Network {
     }
 
     /// The next message of a receiver, with its bytes.
-    pub(in crate::channel) fn found(
-        &mut self,
-        receiver: usize,
-    ) -> Checked<Option<(Received, Vec<u8>)>> {
-        let received = self.receiver(receiver, |half, own, effects| half.receive(own, effects))?;
+    pub(crate) fn found(&mut self, receiver: usize) -> Checked<Option<(Received, Vec<u8>)>> {
+        let received = self.receiver(receiver, Receiver::receive)?;
         Ok(received.map(|received| {
             let bytes = match received.content {
                 Content::Integer(integer) => integer.to_le_bytes().to_vec(),
@@ -743,29 +688,29 @@ impl Network {
         }))
     }
 
-    pub(in crate::channel) fn try_receive(&mut self) -> Checked<Option<Received>> {
+    pub(crate) fn try_receive(&mut self) -> Checked<Option<Received>> {
         Ok(self.found(0)?.map(|(received, _)| received))
     }
 
     /// The next message: its name, its sender, and its bytes.
-    pub(in crate::channel) fn receive(&mut self) -> Option<(HeldMessage, u16, Vec<u8>)> {
+    pub(crate) fn receive(&mut self) -> Option<(HeldMessage, u16, Vec<u8>)> {
         let (Received { held, peer, .. }, bytes) = self.found(0).unwrap()?;
         Some((held, peer.0, bytes))
     }
 
-    pub(in crate::channel) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
+    pub(crate) fn release(&mut self, held: HeldMessage) -> Accepted<()> {
         self.receiver(0, |half, own, effects| half.release(held, own, effects))
     }
 
     /// Receives a message and releases it; returns its sender and its bytes.
-    pub(in crate::channel) fn take(&mut self) -> Option<(u16, Vec<u8>)> {
+    pub(crate) fn take(&mut self) -> Option<(u16, Vec<u8>)> {
         let (held, from, bytes) = self.receive()?;
         self.release(held).unwrap();
         Some((from, bytes))
     }
 
     /// Receives and carries out all requests until a message arrives; releases it.
-    pub(in crate::channel) fn take_any(&mut self) -> Checked<Vec<u8>> {
+    pub(crate) fn take_any(&mut self) -> Checked<Vec<u8>> {
         for _ in 0..8 {
             if let Some((received, bytes)) = self.found(0)? {
                 self.release(received.held).unwrap();
@@ -782,33 +727,53 @@ impl Network {
     }
 
     /// Acknowledges, and carries out all requests.
-    pub(in crate::channel) fn acknowledge(&mut self) {
-        self.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+    pub(crate) fn acknowledge(&mut self) {
+        self.receiver(0, Receiver::acknowledge);
         self.run();
         self.advance(0).unwrap();
         self.run();
     }
 
     /// Delivers a message that no half has sent.
-    pub(in crate::channel) fn intrude(
-        &mut self,
-        peer: u16,
-        bytes: u32,
-        immediate: Option<u32>,
-    ) -> Checked {
+    pub(crate) fn intrude(&mut self, peer: u16, bytes: u32, immediate: Option<u32>) -> Checked {
         let arrival = self.receivers[0].arrival(0, Peer(peer), &[], immediate);
-        let arrival = Arrival { bytes, ..arrival };
+        self.arrive(Arrival { bytes, ..arrival })
+    }
+
+    /// The same without a receive.
+    pub(crate) fn arrive(&mut self, arrival: Arrival) -> Checked {
         self.receiver(0, |half, own, effects| half.arrived(arrival, own, effects))
     }
 
+    /// Polls until a message is offered.
+    pub(crate) fn offer(&mut self) -> Offer {
+        for _ in 0..8 {
+            let offer = self.receiver(0, Receiver::offer).unwrap();
+            self.settle().unwrap();
+            if let Some(offer) = offer {
+                return offer;
+            }
+        }
+        panic!("no offer: {} {:?}", self.kind, self.shape)
+    }
+
+    /// Fetches an offered message.
+    pub(crate) fn receive_into(&mut self, offer: HeldMessage, into: LocalSlice) -> Accepted<()> {
+        self.receiver(0, |half, own, effects| half.receive_into(offer, into, own, effects))
+    }
+
+    pub(crate) fn fetched(&mut self, offer: HeldMessage) -> Option<u32> {
+        self.receiver(0, |half, own, effects| half.fetched(offer, own, effects))
+    }
+
     /// Drops a sender and its requests in flight.
-    pub(in crate::channel) fn lose(&mut self, sender: usize) {
+    pub(crate) fn lose(&mut self, sender: usize) {
         self.flying.retain(|flight| flight.sender != sender);
         self.receivers[0].half.lost(Peer(sender as u16));
     }
 
     /// Drops a reader and its requests in flight.
-    pub(in crate::channel) fn lose_reader(&mut self, receiver: usize) {
+    pub(crate) fn lose_reader(&mut self, receiver: usize) {
         self.flying.retain(|flight| flight.receiver != receiver);
         self.senders[0].half.lost(Peer(receiver as u16));
         self.receivers[receiver].half.lost(Peer::ONLY);

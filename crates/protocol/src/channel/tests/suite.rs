@@ -3,17 +3,19 @@
 
 extern crate std;
 
-use super::super::Half as _;
+use super::super::canary::ChannelMutant;
 use super::super::half::{Content, HalfRefusal, HeldMessage, Payload, Received};
 use super::super::kind::{Family, Kind};
+use super::super::machine::Receiver;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
-use super::network::{Network, OWN, PostedVerb, Xorshift64};
-use farside_base::{LocalSlice, Memory as _, RegionId};
+use super::network::{Network, OWN, PostedVerb};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory as _, Random, RegionId};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-pub(in crate::channel) const READ_SHAPE: Shape = Shape {
+pub(crate) const SHAPE: Shape = Shape {
     message_bytes_max: 60,
     slots: 4,
     ring_bytes: 256,
@@ -34,14 +36,13 @@ fn pulled() -> impl Iterator<Item = Kind> {
 /// Every valid combination of acknowledgement, signal and mapping.
 fn shapes(kind: Kind) -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
-        for signal in [Signal::Message, Signal::Word] {
+    for acknowledge in Acknowledge::ALL {
+        for signal in Signal::ALL {
             for mirrored in [false, true] {
                 let ring = matches!(kind.family(), Family::Ring | Family::SharedRing);
                 // A mirrored ring has at least a page.
                 let (ring_bytes, slots) = if mirrored { (4096, 64) } else { (256, 4) };
-                let shape =
-                    Shape { acknowledge, signal, mirrored, ring_bytes, slots, ..READ_SHAPE };
+                let shape = Shape { acknowledge, signal, mirrored, ring_bytes, slots, ..SHAPE };
                 let second = kind.has_second_channel() || signal == Signal::Message;
                 if (ring || !mirrored) && second && shape.check(kind).is_ok() {
                     shapes.push(shape);
@@ -67,13 +68,14 @@ fn messages_come_in_order_through_a_network_in_order() {
         for shape in shapes(kind) {
             let case = format!("{kind} {shape:?}");
             let mut net = Network::all(kind, shape, 1);
-            let gathers = kind != Kind::SendBufferless;
             for number in 0..60_u32 {
                 let message = content(kind, 0, number);
-                let gather = gathers && number % 2 == 1;
-                let mut send =
-                    || if gather { net.gather(0, &message) } else { net.send(0, &message) };
-                let mut sent = send();
+                let gather = kind != Kind::SendBufferless && number % 2 == 1;
+                let send = |net: &mut Network| match gather {
+                    true => net.gather(0, &message),
+                    false => net.send(0, &message),
+                };
+                let mut sent = send(&mut net);
                 for _ in 0..8 {
                     if sent.is_ok() {
                         break;
@@ -82,7 +84,7 @@ fn messages_come_in_order_through_a_network_in_order() {
                     let nothing = net.found(0).unwrap();
                     assert_eq!(nothing, None, "{case}");
                     net.run();
-                    sent = if gather { net.gather(0, &message) } else { net.send(0, &message) };
+                    sent = send(&mut net);
                 }
                 let sent = sent.expect(&case);
                 if kind.family() == Family::SendReceive {
@@ -107,18 +109,12 @@ fn messages_come_in_order_through_a_network_in_order() {
 
 /// Senders that send, requests in any order, messages held and released in any order, deaths at any time with a partly
 /// landed WRITE: every message of a living sender arrives, once and complete.
-pub(in crate::channel) fn push_run(
-    kind: Kind,
-    shape: &Shape,
-    seed: u64,
-    messages: u32,
-    deaths: usize,
-) {
+pub(crate) fn push_run(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
     let case = format!("{kind}, {shape:?}, seed {seed}");
-    let mut dice = Xorshift64::new(seed);
+    let mut dice = Random::new(seed);
     let senders = if kind.shares_receiver() { 3 } else { 1 };
     let mut net = Network::all(kind, *shape, senders as u16);
-    net.chance = Xorshift64::new(seed + 1);
+    net.chance = Random::new(seed + 1);
     let (mut sent, mut came) = ([0_u32; 3], [const { Vec::new() }; 3]);
     let mut living: Vec<usize> = (0..senders).collect();
     let mut holding: Vec<(Received, Vec<u8>)> = Vec::new();
@@ -126,11 +122,11 @@ pub(in crate::channel) fn push_run(
     while living.iter().any(|from| came[*from].len() < messages as usize) {
         steps += 1;
         assert!(steps < 200_000, "stuck after {sent:?}: {case}");
-        let from = living[dice.below(living.len())];
-        match dice.below(9) {
+        let from = living[dice.index(living.len())];
+        match dice.index(9) {
             0 | 1 if sent[from] < messages => {
                 let bytes = content(kind, from, sent[from]);
-                let gather = kind != Kind::SendBufferless && dice.below(2) == 0;
+                let gather = kind != Kind::SendBufferless && dice.index(2) == 0;
                 let result = if gather { net.gather(from, &bytes) } else { net.put(from, &bytes) };
                 sent[from] += u32::from(result.is_ok());
             }
@@ -148,8 +144,8 @@ pub(in crate::channel) fn push_run(
                     holding.push((received, bytes));
                 }
             }
-            _ if !holding.is_empty() && dice.below(4) > 0 => {
-                let (received, bytes) = holding.swap_remove(dice.below(holding.len()));
+            _ if !holding.is_empty() && dice.index(4) > 0 => {
+                let (received, bytes) = holding.swap_remove(dice.index(holding.len()));
                 if let Content::Buffer { offset, bytes: length } = received.content {
                     let slice = LocalSlice { region: OWN.buffer, offset, bytes: length };
                     let now = net.receivers[0].get(&slice);
@@ -157,13 +153,13 @@ pub(in crate::channel) fn push_run(
                 }
                 net.release(received.held).expect(&case);
             }
-            _ if senders - living.len() < deaths && dice.below(messages as usize * 8) == 0 => {
+            _ if senders - living.len() < deaths && dice.index(messages as usize * 8) == 0 => {
                 let flights = net.flights(from, true);
-                if let Some(at) = flights.get(dice.below(flights.len() + 1))
+                if let Some(at) = flights.get(dice.index(flights.len() + 1))
                     && let PostedVerb::Write(bytes, to, _) = &net.flying[*at].verb
                     && to.region.0 == OWN.buffer.0
                 {
-                    let part = dice.below(bytes.len() / 8 + 1) * 8;
+                    let part = dice.index(bytes.len() / 8 + 1) * 8;
                     net.receivers[0].buffer.write(to.offset, &bytes[..part]).unwrap();
                 }
                 net.lose(from);
@@ -180,6 +176,16 @@ fn pushed_messages_come_once_and_whole_whatever_the_network_does() {
         for shape in shapes(kind) {
             (1..12).for_each(|seed| push_run(kind, &shape, seed, 100, 0));
         }
+    }
+}
+
+#[test]
+fn acknowledgement_of_more_than_was_sent_is_a_violation() {
+    for kind in [Kind::Send, Kind::WriteSlotInlined, Kind::RingInlined] {
+        let mut net = Network::all(kind, SHAPE, 1);
+        net.send(0, &[1; 4]).unwrap();
+        net.senders[0].bells.store_word(0, 64).unwrap();
+        assert_eq!(net.advance(0), Err(Violation("acknowledges more than was sent")), "{kind}");
     }
 }
 
@@ -200,6 +206,15 @@ fn message(number: u64, max: u32) -> Vec<u8> {
     (0..bytes).map(|at| (number * 31 + at as u64 * 7) as u8).collect()
 }
 
+/// Why a run failed.
+struct RunFailure(String);
+
+impl<E: core::fmt::Debug> From<E> for RunFailure {
+    fn from(what: E) -> Self {
+        Self(format!("{what:?}"))
+    }
+}
+
 struct ReadingRun {
     net: Network,
     readers: Vec<ExpectedReader>,
@@ -207,10 +222,6 @@ struct ReadingRun {
 }
 
 impl ReadingRun {
-    fn fail<T>(&self, what: impl core::fmt::Debug) -> Result<T, String> {
-        Err(format!("{:?} after {} messages", what, self.sent))
-    }
-
     fn connect(&mut self) {
         let number = self.net.connect();
         assert_eq!(number, self.readers.len());
@@ -218,12 +229,12 @@ impl ReadingRun {
         self.readers.push(ExpectedReader { next, held, offer: None, offers: false, living: true });
     }
 
-    fn send(&mut self) -> Result<(), String> {
+    fn send(&mut self) -> Result<(), RunFailure> {
         let bytes = message(self.sent, self.net.shape.message_bytes_max);
-        let lend = self.net.chance.below(3) == 0;
+        let lend = self.net.chance.index(3) == 0;
         let result = self.net.sender(|half, own, effects| {
             if lend && let Some(slice) = half.loan(bytes.len() as u32, own) {
-                farside_base::Memory::write(own.buffer, slice.offset, &bytes).unwrap();
+                own.buffer.write(slice.offset, &bytes).unwrap();
                 return half.send(Payload::Gather(&[slice]), own, effects);
             }
             half.send(Payload::Bytes(&bytes), own, effects)
@@ -231,47 +242,38 @@ impl ReadingRun {
         match result {
             Ok(_) => self.sent += 1,
             Err(HalfRefusal::Full | HalfRefusal::Lost) => {}
-            Err(refusal) => return self.fail(refusal),
+            Err(refusal) => return Err(refusal.into()),
         }
         // Readers that connect now do not get unannounced messages, but learn of them later: batches are left open at
         // random only while no reader connects.
-        if self.readers.len() == 3 && self.net.chance.below(2) == 0 {
+        if self.readers.len() == 3 && self.net.chance.index(2) == 0 {
             return Ok(());
         }
-        self.net.sender(|half, own, effects| half.flush(own, effects));
+        self.net.flush(0);
         Ok(())
     }
 
-    fn expect(&mut self, number: usize, bytes: &[u8]) -> Result<(), String> {
+    fn expect(&mut self, number: usize, bytes: &[u8]) -> Result<(), RunFailure> {
         let next = self.readers[number].next;
         if next >= self.sent || bytes != message(next, self.net.shape.message_bytes_max) {
-            return self.fail(format!("reader {number} has something else for message {next}"));
+            return Err(format!("reader {number} has something else for message {next}").into());
         }
         self.readers[number].next += 1;
         Ok(())
     }
 
-    fn receive(&mut self, number: usize) -> Result<(), String> {
+    fn receive(&mut self, number: usize) -> Result<(), RunFailure> {
         if self.readers[number].offers {
             return self.fetch(number);
         }
-        let received = self.net.receiver(number, |half, own, effects| half.receive(own, effects));
-        match received {
-            Err(violation) => self.fail(violation),
-            Ok(None) => Ok(()),
-            Ok(Some(received)) => {
-                let Content::Buffer { offset, bytes } = received.content else {
-                    return self.fail("an integer");
-                };
-                let slice = LocalSlice { region: RegionId(0), offset, bytes };
-                let bytes = self.net.receivers[number].get(&slice);
-                self.readers[number].held.push(received.held);
-                self.expect(number, &bytes)
-            }
+        if let Some((received, bytes)) = self.net.found(number)? {
+            self.readers[number].held.push(received.held);
+            self.expect(number, &bytes)?;
         }
+        Ok(())
     }
 
-    fn fetch(&mut self, number: usize) -> Result<(), String> {
+    fn fetch(&mut self, number: usize) -> Result<(), RunFailure> {
         if let Some((held, into)) = self.readers[number].offer {
             let fetched =
                 self.net.receiver(number, |half, own, effects| half.fetched(held, own, effects));
@@ -280,67 +282,69 @@ impl ReadingRun {
             let bytes = self.net.receivers[number].get(&LocalSlice { bytes, ..into });
             return self.expect(number, &bytes);
         }
-        let offer = self.net.receiver(number, |half, own, effects| half.offer(own, effects));
-        let offer = match offer {
-            Err(violation) => return self.fail(violation),
-            Ok(None) => return Ok(()),
-            Ok(Some(offer)) => offer,
-        };
+        let Some(offer) = self.net.receiver(number, Receiver::offer)? else { return Ok(()) };
         let (region, offset) = match self.net.kind {
             Kind::ReadSlotIndirect => (RegionId(0), u64::from(self.net.shape.slots) * 64),
             _ => (RegionId(2), 24),
         };
         let into = LocalSlice { region, offset, bytes: offer.bytes_max };
-        let result = self.net.receiver(number, |half, own, effects| {
+        self.net.receiver(number, |half, own, effects| {
             half.receive_into(offer.held, into, own, effects)
-        });
-        if let Err(refusal) = result {
-            return self.fail(refusal);
-        }
+        })?;
         self.readers[number].offer = Some((offer.held, into));
         Ok(())
     }
 
-    fn release(&mut self, number: usize) -> Result<(), String> {
+    fn release(&mut self, number: usize) -> Result<(), RunFailure> {
         let held = self.readers[number].held.len();
         if held == 0 {
             return Ok(());
         }
-        let at = self.net.chance.below(held);
+        let at = self.net.chance.index(held);
         let held = self.readers[number].held.swap_remove(at);
-        let result =
-            self.net.receiver(number, |half, own, effects| half.release(held, own, effects));
-        result.or_else(|refusal| self.fail(refusal))
+        Ok(self.net.receiver(number, |half, own, effects| half.release(held, own, effects))?)
     }
 
     fn living(&mut self) -> Option<usize> {
         let living: Vec<_> =
             (0..self.readers.len()).filter(|at| self.readers[*at].living).collect();
-        if living.is_empty() { None } else { Some(living[self.net.chance.below(living.len())]) }
+        if living.is_empty() { None } else { Some(living[self.net.chance.index(living.len())]) }
     }
 
-    fn step(&mut self) -> Result<(), String> {
-        let act = self.net.chance.below(20);
+    fn run(&mut self, seed: u64) -> Result<(), RunFailure> {
+        for at in 0..400 {
+            self.step()?;
+            let shared = self.net.kind.shares_sender() && self.readers.len() < 3;
+            if shared && at % 130 == 100 {
+                self.connect();
+            }
+            if self.readers.len() > 2 && at == 300 && seed.is_multiple_of(5) {
+                self.net.lose_reader(0);
+                self.readers[0].living = false;
+            }
+        }
+        self.drain()
+    }
+
+    fn step(&mut self) -> Result<(), RunFailure> {
+        let act = self.net.chance.index(20);
         let reader = self.living();
         match (act, reader) {
             (0..=4, _) => self.send(),
             (5..=8, Some(number)) => self.receive(number),
             (9..=10, Some(number)) => self.release(number),
-            (11, _) => {
-                let result = self.net.sender(|half, own, effects| half.advance(own, effects));
-                result.or_else(|violation| self.fail(violation))
-            }
+            (11, _) => Ok(self.net.advance(0)?),
             (12, Some(number)) => {
-                self.net.receiver(number, |half, own, effects| half.acknowledge(own, effects));
+                self.net.receiver(number, Receiver::acknowledge);
                 // Indirect messages that were requested go to their requested destination.
                 let quiet =
                     self.readers[number].offer.is_none() && self.net.kind != Kind::ReadSlotIndirect;
-                if quiet && self.net.chance.below(4) == 0 {
+                if quiet && self.net.chance.index(4) == 0 {
                     self.switch(number);
                 }
                 Ok(())
             }
-            _ => self.net.carry_any().or_else(|violation| self.fail(violation)),
+            _ => Ok(self.net.carry_any()?),
         }
     }
 
@@ -352,25 +356,24 @@ impl ReadingRun {
     }
 
     /// Runs until every message is received and acknowledged.
-    fn drain(&mut self) -> Result<(), String> {
+    fn drain(&mut self) -> Result<(), RunFailure> {
         for _ in 0..20_000 {
             if self.sender_is_drained() {
                 return Ok(());
             }
-            self.net.sender(|half, own, effects| half.flush(own, effects));
+            self.net.flush(0);
             for number in 0..self.readers.len() {
                 if self.readers[number].living {
                     self.receive(number)?;
                     self.release(number)?;
-                    self.net.receiver(number, |half, own, effects| half.acknowledge(own, effects));
+                    self.net.receiver(number, Receiver::acknowledge);
                 }
             }
-            let result = self.net.sender(|half, own, effects| half.advance(own, effects));
-            result.or_else(|violation| self.fail(violation))?;
-            self.net.carry_any().or_else(|violation| self.fail(violation))?;
+            self.net.advance(0)?;
+            self.net.carry_any()?;
         }
         let next: Vec<_> = self.readers.iter().map(|reader| reader.next).collect();
-        self.fail(format!("stuck, readers at {next:?}"))
+        Err(format!("stuck, readers at {next:?}").into())
     }
 
     fn sender_is_drained(&self) -> bool {
@@ -386,38 +389,29 @@ fn reading_run(
     kind: Kind,
     shape: &Shape,
     seed: u64,
-    spoil: impl FnOnce(&mut Network),
+    mutant: Option<ChannelMutant>,
 ) -> Result<u64, String> {
-    let mut net = Network::new(kind, shape, seed);
-    spoil(&mut net);
+    let net = Network::planted(kind, shape, seed, mutant);
     let mut run = ReadingRun { net, readers: Vec::new(), sent: 0 };
     run.connect();
     if seed % 3 == 1 && kind != Kind::ReadSlotIndirect {
         run.connect();
     }
     run.readers[0].offers = seed % 4 >= 2;
-    for at in 0..400 {
-        run.step()?;
-        let shared = kind.shares_sender() && run.readers.len() < 3;
-        if shared && at % 130 == 100 {
-            run.connect();
-        }
-        if run.readers.len() > 2 && at == 300 && seed.is_multiple_of(5) {
-            run.net.lose_reader(0);
-            run.readers[0].living = false;
-        }
-    }
-    run.drain()?;
-    Ok(run.sent)
+    let RunFailure(what) = match run.run(seed) {
+        Ok(()) => return Ok(run.sent),
+        Err(failure) => failure,
+    };
+    Err(format!("{what} after {} messages", run.sent))
 }
 
 fn reading_shapes(kind: Kind) -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for acknowledge in [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail] {
-        for signal in [Signal::Message, Signal::Word] {
+    for acknowledge in Acknowledge::ALL {
+        for signal in Signal::ALL {
             for (slots, ring_bytes, prefetch_bytes) in [(4, 256, 0), (1, 256, 40), (3, 512, 300)] {
                 let shape =
-                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..READ_SHAPE };
+                    Shape { acknowledge, signal, slots, ring_bytes, prefetch_bytes, ..SHAPE };
                 if kind.has_second_channel() || signal == Signal::Message {
                     shapes.push(shape);
                 }
@@ -433,7 +427,7 @@ fn readers_get_messages_in_order_whatever_the_network_does() {
         for shape in reading_shapes(kind) {
             let mut all = 0;
             for seed in 0..24 {
-                match reading_run(kind, &shape, seed, |_| {}) {
+                match reading_run(kind, &shape, seed, None) {
                     Ok(sent) => all += sent,
                     Err(what) => panic!("{kind} {shape:?} seed {seed}: {what}"),
                 }
@@ -445,12 +439,12 @@ fn readers_get_messages_in_order_whatever_the_network_does() {
 
 #[test]
 fn readers_of_mirrored_rings_too() {
-    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..READ_SHAPE };
+    let shape = Shape { mirrored: true, ring_bytes: 4096, message_bytes_max: 1500, ..SHAPE };
     for kind in [Kind::ReadRingDetached, Kind::ReadRingInlined, Kind::ReadRingNotify] {
         for prefetch_bytes in [0, 2000] {
             let shape = Shape { prefetch_bytes, ..shape };
             for seed in 0..3 {
-                if let Err(what) = reading_run(kind, &shape, seed, |_| {}) {
+                if let Err(what) = reading_run(kind, &shape, seed, None) {
                     panic!("{kind} {shape:?} seed {seed}: {what}");
                 }
             }
@@ -462,42 +456,41 @@ fn readers_of_mirrored_rings_too() {
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {
-    use super::super::ChannelMutant::{
+    use ChannelMutant::{
         BellBeforeData, ChecksumUnchecked, CreditOffByOne, NextBellNotUnset, StaleTail, WrongStart,
     };
     use Kind::{
         ReadRingDetached, ReadRingInlined, ReadRingNotify, ReadSlotDetached, ReadSlotIndirect,
         ReadSlotInlined, ReadSlotNotify,
     };
-    let prefetched = Shape { prefetch_bytes: 120, ..READ_SHAPE };
-    let words = Shape { signal: Signal::Word, ..READ_SHAPE };
+    let prefetched = Shape { prefetch_bytes: 120, ..SHAPE };
+    let words = Shape { signal: Signal::Word, ..SHAPE };
     let passive = [
-        (ReadSlotDetached, READ_SHAPE),
-        (ReadSlotInlined, READ_SHAPE),
-        (ReadSlotNotify, READ_SHAPE),
-        (ReadRingDetached, READ_SHAPE),
-        (ReadRingInlined, READ_SHAPE),
+        (ReadSlotDetached, SHAPE),
+        (ReadSlotInlined, SHAPE),
+        (ReadSlotNotify, SHAPE),
+        (ReadRingDetached, SHAPE),
+        (ReadRingInlined, SHAPE),
         (ReadRingInlined, prefetched),
-        (ReadRingNotify, READ_SHAPE),
+        (ReadRingNotify, SHAPE),
     ];
     let mut table = Vec::new();
     for (kind, shape) in passive {
         table.extend([StaleTail, WrongStart, CreditOffByOne].map(|one| (kind, shape, one)));
     }
     table.extend([
-        (ReadSlotDetached, READ_SHAPE, BellBeforeData),
+        (ReadSlotDetached, SHAPE, BellBeforeData),
         (ReadSlotIndirect, words, BellBeforeData),
-        (ReadRingDetached, READ_SHAPE, BellBeforeData),
-        (ReadRingInlined, READ_SHAPE, BellBeforeData),
-        (ReadRingInlined, READ_SHAPE, NextBellNotUnset),
+        (ReadRingDetached, SHAPE, BellBeforeData),
+        (ReadRingInlined, SHAPE, BellBeforeData),
+        (ReadRingInlined, SHAPE, NextBellNotUnset),
         (ReadRingInlined, prefetched, NextBellNotUnset),
-        (ReadSlotInlined, READ_SHAPE, ChecksumUnchecked),
+        (ReadSlotInlined, SHAPE, ChecksumUnchecked),
         (ReadRingInlined, prefetched, ChecksumUnchecked),
     ]);
     for (kind, shape, mutant) in table {
         let caught = (0..60).find(|seed| {
-            let spoiled = |net: &mut Network| net.spoil(mutant);
-            std::panic::catch_unwind(|| reading_run(kind, &shape, *seed, spoiled))
+            std::panic::catch_unwind(|| reading_run(kind, &shape, *seed, Some(mutant)))
                 .is_ok_and(|result| result.is_err())
         });
         assert!(caught.is_some(), "{kind} {mutant:?} prefetch {}", shape.prefetch_bytes);

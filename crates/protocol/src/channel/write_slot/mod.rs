@@ -35,16 +35,14 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::WORD;
 use super::kind::Kind;
 use super::outbound::{Frame, FrameWord, padding, staging_bytes};
-use super::shape::{Acknowledge, MemoryPlan, Shape, Signal};
+use super::shape::{MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
 pub(super) use receiver::MailboxReceiver;
 pub(super) use sender::MailboxSender;
-
-/// The size of a bell in bytes.
-const WORD: u64 = 8;
 
 /// The receiver's bells: its progress in the first line, if the sender READs it; whether the sender chooses
 /// mailboxes; the detached bells.
@@ -82,12 +80,10 @@ impl MailboxBell {
 
     /// Bytes from a mailbox to the next one.
     const fn step(self, shape: &Shape) -> u64 {
-        let message = (shape.message_bytes_max as u64).next_multiple_of(8);
-        let bell = match self {
+        shape.mailbox_bytes(match self {
             Self::Announced | Self::Inlined => WORD,
             Self::Detached | Self::Immediate => 0,
-        };
-        (message + bell).next_multiple_of(64)
+        })
     }
 
     /// The number of receives that the receiver keeps posted.
@@ -127,11 +123,8 @@ pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
 pub(super) const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let how = MailboxBell::of(kind, shape);
     let bells = if matches!(how, MailboxBell::Detached) { WORD * shape.slots as u64 } else { 0 };
-    let plan = MemoryPlan::words(BELLS + bells)
+    MemoryPlan::words(BELLS + bells)
+        .with_tail(shape)
         .with_buffer(how.step(shape) * shape.slots as u64, Access::WRITE)
-        .with_receives(how.receives(shape));
-    if matches!(shape.acknowledge, Acknowledge::ReadTail) {
-        return MemoryPlan { bells_access: Access::WRITE.with(Access::READ), ..plan };
-    }
-    plan
+        .with_receives(how.receives(shape))
 }

@@ -1,9 +1,10 @@
 //! The receiver of messages in mailboxes of one sender.
 
-use super::super::canary::ChannelMutant;
+use super::super::canary::mutant;
+use super::super::effects::Peer;
 use super::super::half::{
-    Accepted, Arrival, Checked, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer, Received,
-    Step, WRONG_LENGTH, own as reach,
+    Accepted, Arrival, Checked, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Received, Step,
+    own as reach,
 };
 use super::super::inbound::{InboundPeer, ReceiveHalf};
 use super::super::kind::Kind;
@@ -92,8 +93,7 @@ impl MailboxReceiver {
     /// The length in a bell.
     #[inline]
     fn length(&self, bell: u64) -> Checked<u32> {
-        let bytes = (bell as u32).checked_sub(1);
-        bytes.filter(|bytes| *bytes <= self.inbound.message_bytes_max).ok_or(WRONG_LENGTH)
+        self.inbound.length(u64::from((bell as u32).wrapping_sub(1)))
     }
 
     /// The message number with these low bits, which are all but the `short` highest of 32.
@@ -219,10 +219,8 @@ impl ReceiveHalf for MailboxReceiver {
                 return Err(Violation("a bell before its message"));
             }
             self.length(bell)?
-        } else if arrival.bytes > self.inbound.message_bytes_max {
-            return Err(WRONG_LENGTH);
         } else {
-            arrival.bytes
+            self.inbound.length(u64::from(arrival.bytes))?
         };
         self.note(number, slot, bytes)?;
         self.ready.push_back(number);
@@ -255,7 +253,7 @@ impl ReceiveHalf for MailboxReceiver {
         let slot = message.slot;
         if self.how == MailboxBell::Inlined {
             let (memory, at) = self.bell_of(slot, step.own);
-            if !self.inbound.canary.is(ChannelMutant::BellNotCleared) {
+            if !mutant!(self.inbound, BellNotCleared) {
                 let cleared = memory.store_word(at, 0);
                 debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
             }

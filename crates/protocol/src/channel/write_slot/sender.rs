@@ -1,8 +1,8 @@
 //! The sender of messages into its own mailboxes.
 
-use super::super::canary::ChannelMutant;
-use super::super::effects::{Effects, Notify};
-use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, Peer, PeerRegions, Step};
+use super::super::canary::mutant;
+use super::super::effects::{Effects, Notify, Peer};
+use super::super::half::{Accepted, HalfRefusal, OwnRegions, Payload, PeerRegions, Step};
 use super::super::kind::Kind;
 use super::super::outbound::{BELL, Frame, FrameWord, Outbound, PushSender};
 use super::super::shape::Shape;
@@ -59,7 +59,7 @@ impl MailboxSender {
     fn is_free(&self, slot: u32) -> bool {
         let used = self.used.get(slot as usize);
         used.is_some_and(|used| *used <= self.out.progress.tail())
-            || self.out.canary.is(ChannelMutant::SlotReusedEarly)
+            || mutant!(self.out, SlotReusedEarly)
     }
 
     fn behind(&self, slot: u32) -> u32 {
@@ -70,7 +70,7 @@ impl MailboxSender {
     #[inline]
     fn free_slot(&self) -> Option<u32> {
         let full = self.out.head - self.out.progress.tail() >= self.used.len() as u64;
-        if full && !self.out.canary.is(ChannelMutant::SlotReusedEarly) {
+        if full && !mutant!(self.out, SlotReusedEarly) {
             return None;
         }
         let mut slot = self.next;
@@ -114,7 +114,7 @@ impl MailboxSender {
         step: &mut Step<'_, M>,
     ) -> Accepted {
         let unrung = Unrung { slot, number: self.out.head, bytes };
-        let early = self.how.rings() && self.out.canary.is(ChannelMutant::BellBeforeData);
+        let early = self.how.rings() && mutant!(self.out, BellBeforeData);
         if early {
             self.unrung.push_back(unrung);
             self.flush(step);
