@@ -93,6 +93,9 @@ pub struct Capabilities {
     pub completion_means_placed: bool,
     /// The target's processor executes nothing for one-sided requests.
     pub one_sided: bool,
+    /// `Port::reach` gives the regions of every peer that READ allows: loads there see stores of the owner's
+    /// processor, and WRITEs of its other peers, as another thread of the owner would.
+    pub loads: bool,
     /// A port can block its caller until an arrival.
     pub sleep: bool,
     /// How a SEND without a receive behaves.

@@ -66,6 +66,9 @@ pub enum RegionKind {
     /// A small memory at the adapter, nearer to the network than main memory: peers' atomics there do not
     /// cross the bus. Bounded by `Capabilities::device_bytes_max` (001 §4, "hardware tricks").
     Device,
+    /// Ordinary memory for large tables of which little is used: in small pages, which take memory when
+    /// they are first written if the fabric can do so.
+    Sparse,
 }
 
 impl RegionKind {
@@ -75,6 +78,7 @@ impl RegionKind {
             Self::Memory => 0,
             Self::Mirrored => 1,
             Self::Device => 2,
+            Self::Sparse => 3,
         }
     }
 
@@ -84,6 +88,7 @@ impl RegionKind {
             0 => Some(Self::Memory),
             1 => Some(Self::Mirrored),
             2 => Some(Self::Device),
+            3 => Some(Self::Sparse),
             _ => None,
         }
     }
@@ -92,7 +97,7 @@ impl RegionKind {
     pub const fn turns(self) -> u64 {
         match self {
             Self::Mirrored => 2,
-            Self::Memory | Self::Device => 1,
+            Self::Memory | Self::Device | Self::Sparse => 1,
         }
     }
 }
@@ -412,10 +417,11 @@ mod tests {
 
     #[test]
     fn kinds_of_regions_survive_the_wire_and_junk_does_not() {
-        for kind in [RegionKind::Memory, RegionKind::Mirrored, RegionKind::Device] {
-            assert_eq!(RegionKind::from_bits(kind.to_bits()), Some(kind));
+        for bits in 0..4 {
+            let kind = RegionKind::from_bits(bits).unwrap();
+            assert_eq!(kind.to_bits(), bits);
         }
-        assert!((3..=255).all(|bits| RegionKind::from_bits(bits).is_none()));
+        assert!((4..=255).all(|bits| RegionKind::from_bits(bits).is_none()));
     }
 
     #[test]

@@ -51,7 +51,13 @@ impl<'a> Bench<'a> {
         let home = NodeId(cluster.node(0));
         let bytes = line_bytes * (HITS + MISSES) as u64;
         let other = session.alloc_with(bytes, spec(AllocationHint::On(home)))?;
-        Ok(Self { node, session, cluster, own, other })
+        let mut bench = Self { node, session, cluster, own, other };
+        for number in 0..HITS {
+            // This node owns the lines that figures call cached, whether it reads directly or not.
+            bench.session.write_u64(bench.line(number)?, 0)?;
+        }
+        bench.session.fence()?;
+        Ok(bench)
     }
 
     /// Returns line `number` of the other node's allocation.
@@ -78,6 +84,7 @@ impl<'a> Bench<'a> {
         self.hits(report)?;
         self.words(report)?;
         self.locks(report)?;
+        self.direct_reads(report, "home awake", |_| {})?;
         self.read_misses(report)?;
         self.write_misses(report)
     }
@@ -184,8 +191,45 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// Measures reads of lines that their home has just written, in its memory; `settle` runs before each
+    /// window.
+    fn direct_reads(
+        &mut self,
+        report: &mut Report,
+        home: &str,
+        settle: impl Fn(&mut Self),
+    ) -> Result<(), Failure> {
+        for (bytes, times) in [(8, 3.0), (512, 5.0)] {
+            let name = format!("direct read {bytes} B, {home}");
+            report.add(&name, Baseline::Line, Target::AtMostBaselines(times), |windows| {
+                let lines = self.missing()?;
+                let windows = windows.min(PREPARED_WINDOWS_MAX);
+                let before = self.node.stats().misses;
+                let prepare = |bench: &mut Self| {
+                    bench.invalidate()?;
+                    settle(bench);
+                    Ok::<_, Failure>(())
+                };
+                let figure = measure_prepared(windows, MISSES as u64, self, prepare, |bench| {
+                    let mut out = [0; 512];
+                    for line in &lines {
+                        bench.session.read(*line, &mut out[..bytes])?;
+                    }
+                    Ok(())
+                })?;
+                match self.node.stats().misses {
+                    after if after == before => Ok(figure),
+                    _ => Err(Failure::check("a direct read has sent a message")),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Measures reads that get their lines by messages.
     fn read_misses(&mut self, report: &mut Report) -> Result<(), Failure> {
         let target = Target::AtMostBaselines(6.0);
+        self.session.set_direct_reads(false);
         report.add("read miss, home awake", Baseline::Line, target, |windows| {
             let lines = self.missing()?;
             let windows = windows.min(PREPARED_WINDOWS_MAX);
@@ -196,7 +240,9 @@ impl<'a> Bench<'a> {
                 }
                 Ok(())
             })
-        })
+        })?;
+        self.session.set_direct_reads(true);
+        Ok(())
     }
 
     fn write_misses(&mut self, report: &mut Report) -> Result<(), Failure> {
@@ -246,6 +292,8 @@ impl<'a> Bench<'a> {
     pub(crate) fn asleep(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.scaling(report)?;
         measure_get(self.node, NodeId(self.cluster.node(0)), report)?;
+        self.direct_reads(report, "home asleep", |_| pause(ASLEEP))?;
+        self.session.set_direct_reads(false);
         report.add("read miss, home asleep", Baseline::Futex, Target::None, |windows| {
             let lines = self.missing()?;
             let mut next = 0;

@@ -117,6 +117,7 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("words", format!("{:?}", has.words).to_lowercase()),
         ("completion_means_placed", yes(has.completion_means_placed)),
         ("one_sided", yes(has.one_sided)),
+        ("loads", yes(has.loads)),
         ("sleep", yes(has.sleep)),
         ("receiver_not_ready", format!("{:?}", has.receiver_not_ready).to_lowercase()),
         ("inline_bytes_max", has.inline_bytes_max.to_string()),

@@ -555,6 +555,13 @@ pub struct Pages {
     pub reason: Option<String>,
 }
 
+impl Pages {
+    /// Those of a region that takes memory only where it is used.
+    pub(crate) const fn filled_on_use(bytes: u64) -> Self {
+        Self { bytes, prefaulted: 0, huge: 0, reason: None }
+    }
+}
+
 /// Populates the first `limit` bytes of `arena`, with huge pages if `huge` and the kernel agrees. Best
 /// effort: pages that are not available now are allocated at first touch.
 ///
@@ -564,7 +571,7 @@ pub struct Pages {
 pub(crate) fn prefault(arena: &Arena, limit: u64, huge: bool) -> Pages {
     let bytes = arena.len() as u64;
     let until = bytes.min(limit) / PAGE * PAGE;
-    let mut pages = Pages { bytes, prefaulted: 0, huge: 0, reason: None };
+    let mut pages = Pages::filled_on_use(bytes);
     if bytes > until {
         pages.reason = Some(format!("only {until} B are filled ahead of use"));
     }

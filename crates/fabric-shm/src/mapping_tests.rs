@@ -53,6 +53,21 @@ fn what_is_prefaulted_is_reported_and_bounded() {
 }
 
 #[test]
+fn sparse_regions_take_memory_where_they_are_written() {
+    let fabric = ShmFabric::new().expect("a fabric");
+    let spec = RegionSpec { kind: RegionKind::Sparse, ..spec(64 * HUGE_PAGE, Access::READ) };
+    let region = fabric.register(&spec).expect("a region");
+    let pages = fabric.describe(region.id).expect("a region");
+    assert_eq!((pages.prefaulted, pages.huge, pages.reason), (0, 0, None));
+    assert_eq!(region.arena.store(63 * HUGE_PAGE, 1, Ordering::Relaxed), Ok(()));
+    let memory = RegionMemory::new(64 * HUGE_PAGE, RegionKind::Sparse, PeerMappings::Read, |_| {});
+    let memory = memory.expect("memory");
+    memory.arena.store(63 * HUGE_PAGE, 1, Ordering::Relaxed).expect("in bounds");
+    let blocks = fstat(&memory.descriptor).expect("a file").st_blocks as u64;
+    assert!(blocks * 512 <= PAGE, "one page of {} is used, not {blocks} blocks", 64 * HUGE_PAGE);
+}
+
+#[test]
 fn vast_regions_cost_nothing_until_they_are_used() {
     let options = ShmOptions { prefault_bytes_max: HUGE_PAGE, ..ShmOptions::DEFAULT };
     let fabric = ShmFabric::with_options(options).expect("a fabric");

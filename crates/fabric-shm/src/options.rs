@@ -103,6 +103,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     words: WordScope::Any,
     completion_means_placed: true,
     one_sided: true,
+    loads: true,
     sleep: true,
     receiver_not_ready: BackPressure::AtPost,
     inline_bytes_max: SEND_BYTES_MAX,

@@ -21,8 +21,8 @@ use crate::socket;
 use cache::RegionCache;
 use closing::{AskedImport, Landing, ask_for};
 use farside_base::{
-    Access, Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionToken,
-    RemoteRegionId, Work,
+    Access, Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionKind,
+    RegionToken, RemoteRegionId, Work,
 };
 use farside_fabric::{
     Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, PeerProcess, Port, PortSpec, Posted,
@@ -349,7 +349,9 @@ impl ShmPort {
         };
         let memory = PeerMemory::new(descriptor.as_fd(), grant.bytes, grant.kind, grant.access)
             .map_err(|reason| FabricError::System("mapping a peer's region", reason))?;
-        prefault_peer(&memory, inner.options.prefault_bytes_max);
+        if grant.kind != RegionKind::Sparse {
+            prefault_peer(&memory, inner.options.prefault_bytes_max);
+        }
         Ok((grant, memory))
     }
 }

@@ -187,7 +187,12 @@ pub(crate) fn allocate(
     spec.check(&CAPABILITIES, 0)?;
     let bytes = spec.bytes.max(1).next_multiple_of(PAGE);
     let mut pages = None;
-    let fill = |arena: &Arena| pages = fill_turns(arena, bytes, options);
+    let fill = |arena: &Arena| {
+        pages = match spec.kind {
+            RegionKind::Sparse => Some(Pages::filled_on_use(bytes)),
+            _ => fill_turns(arena, bytes, options),
+        };
+    };
     let memory = RegionMemory::new(bytes, spec.kind, PeerMappings::of(spec.access), fill)
         .map_err(|reason| FabricError::System("region memory", reason))?;
     let pages = pages.ok_or(FabricError::Lacks("region memory"))?;

@@ -185,6 +185,7 @@ pub(crate) fn capabilities(security: &Security) -> Capabilities {
         words: WordScope::Any,
         completion_means_placed: true,
         one_sided: true,
+        loads: false,
         sleep: true,
         receiver_not_ready: BackPressure::Retried,
         inline_bytes_max: INLINE_MAX,

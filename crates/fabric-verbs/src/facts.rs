@@ -269,6 +269,7 @@ impl DeviceFacts {
             words: if iwarp { WordScope::None } else { WordScope::Aligned },
             completion_means_placed: self.needs_confirmation(),
             one_sided: true,
+            loads: false,
             sleep: true,
             receiver_not_ready: match iwarp {
                 true => BackPressure::EndsLink,

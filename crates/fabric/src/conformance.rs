@@ -210,6 +210,7 @@ macro_rules! for_each_conformance_case {
                 memory_at_the_adapter_serves_like_any_other
                 memory_at_the_adapter_is_bounded_and_comes_back
                 what_is_reached_is_what_lies_there
+                loads_see_stores_in_the_order_of_a_sequence_lock
                 a_reached_word_outlives_its_link
                 kinds_that_are_lacking_are_refused_by_name
             }

@@ -68,7 +68,7 @@ impl RegionSpec {
     /// `Lacks` for a kind that is not supported, `Limit` for too many bytes.
     pub fn check(&self, has: &Capabilities, device_bytes: u64) -> Result<(), FabricError> {
         match self.kind {
-            RegionKind::Memory => {}
+            RegionKind::Memory | RegionKind::Sparse => {}
             RegionKind::Mirrored if has.mirrored_regions => {}
             RegionKind::Mirrored => return Err(FabricError::Lacks("mirrored_regions")),
             RegionKind::Device if has.device_bytes_max == 0 => {

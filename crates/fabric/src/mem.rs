@@ -45,6 +45,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     words: WordScope::Any,
     completion_means_placed: true,
     one_sided: true,
+    loads: true,
     sleep: true,
     receiver_not_ready: BackPressure::AtPost,
     inline_bytes_max: 256,

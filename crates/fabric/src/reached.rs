@@ -1,8 +1,8 @@
 //! A peer's memory that this processor reaches by loads.
 
 use crate::{Arena, OutOfBounds};
-use farside_base::Memory;
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 
 /// An imported region in place, to be read and never changed.
 ///
@@ -38,13 +38,26 @@ impl Reached {
         self.0.read(offset, out)
     }
 
-    /// Loads an aligned word, and sees whatever was stored before it was.
+    /// Loads an aligned word; later loads see whatever was stored before it was.
     ///
     /// # Errors
     /// When it passes the end or is not aligned.
-    #[inline]
+    #[inline(always)]
     pub fn load_word(&self, offset: u64) -> Result<u64, OutOfBounds> {
-        Memory::load_word(&self.0, offset)
+        // A load with an order of its own is not guaranteed to work on read-only mappings.
+        let word = self.0.load(offset, Ordering::Relaxed)?;
+        fence(Ordering::Acquire);
+        Ok(word)
+    }
+
+    /// Loads an aligned word after all earlier loads, such as copies of the bytes that it guards.
+    ///
+    /// # Errors
+    /// When it passes the end or is not aligned.
+    #[inline(always)]
+    pub fn load_word_after(&self, offset: u64) -> Result<u64, OutOfBounds> {
+        fence(Ordering::Acquire);
+        self.0.load(offset, Ordering::Relaxed)
     }
 }
 

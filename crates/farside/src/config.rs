@@ -43,6 +43,9 @@ pub struct Config {
     pub limits: Limits,
     /// How long a waiting thread spins before it sleeps.
     pub spin_ns: u64,
+    /// Whether sessions read lines of other homes directly where the processor reaches them by loads (over
+    /// `shm`), and lend this node's memory for that. If false, they get them by messages and cache them.
+    pub direct_reads: bool,
     /// Between hosts: how long a lost link is redialled before its member counts as unreachable. Operations
     /// wait meanwhile, and continue when the link is back. The fabric first detects a silent member, after
     /// its own lease (1 s by default). The founder sets both; joiners learn them from the cluster
@@ -102,6 +105,7 @@ setters!(Config {
     line_size: LineSize,
     limits: Limits,
     spin_ns: u64,
+    direct_reads: bool,
     lease_ns: u64,
     remove_stopped: bool,
     timeout_ns: Option<u64>,
@@ -126,6 +130,7 @@ impl Config {
             line_size: LineSize::DEFAULT,
             limits: Limits::DEFAULT,
             spin_ns: farside_base::waiting::NODE_SPIN_NS,
+            direct_reads: true,
             lease_ns: 1_000_000_000,
             remove_stopped: true,
             timeout_ns: None,

@@ -39,6 +39,7 @@ use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::sync::Mutex;
 
 #[cfg(loom)]
@@ -66,6 +67,24 @@ pub(crate) const WORD: u64 = 8;
 pub(crate) struct TagValue(u64);
 
 impl TagValue {
+    /// The value of a tag in the memory of another home.
+    #[inline(always)]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Whether bytes of a line of this size may be copied out, if the tag is the same after the copy.
+    #[inline(always)]
+    pub(crate) fn allows_read(
+        self,
+        size: LineSize,
+        offset: usize,
+        bytes: usize,
+        continues: bool,
+    ) -> bool {
+        self.allows(1, offset, bytes, continues) && self.class() == size.class()
+    }
+
     /// Whether a thread changes the line's bytes.
     #[inline]
     pub(crate) fn busy(self) -> bool {
@@ -374,11 +393,72 @@ trait AllZero {}
 impl AllZero for KeySet {}
 impl AllZero for TagSet {}
 impl AllZero for GrantSet {}
-impl AllZero for Tag {}
 
 const SEGMENT_LOG2: u32 = 20;
 /// The unit of a home's memory that serves one line size at a time.
 pub(crate) const SEGMENT: u64 = 1 << SEGMENT_LOG2;
+
+/// Bytes of a tag.
+const TAG_BYTES: u64 = 8;
+
+/// Bytes of the tags of a home memory of this size.
+pub(crate) const fn tag_bytes(home_bytes: u64) -> u64 {
+    (home_bytes.div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2())) * TAG_BYTES
+}
+
+/// The place of an own line's tag among those of its home; all nodes use the same.
+#[inline(always)]
+fn tag_index(line: LineAddress) -> u64 {
+    let offset = line.offset();
+    let in_segment = (offset & (SEGMENT - 1)) >> line.line_size().log2();
+    ((offset >> SEGMENT_LOG2) << (SEGMENT_LOG2 - LineSize::MIN.log2())) + in_segment
+}
+
+/// The offset of a line's tag in its home's memory of tags.
+#[inline(always)]
+pub(crate) fn tag_offset(line: LineAddress) -> u64 {
+    tag_index(line) * TAG_BYTES
+}
+
+/// The tags of a node's own lines, in memory that peers may read.
+#[derive(Debug)]
+struct HomeTags {
+    first: NonNull<Tag>,
+    count: u64,
+    /// Keeps it mapped.
+    _memory: Arena,
+}
+
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
+// SAFETY: points to atomics in memory that the arena keeps mapped.
+unsafe impl Send for HomeTags {}
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
+// SAFETY: as above.
+unsafe impl Sync for HomeTags {}
+
+impl HomeTags {
+    fn new(memory: Arena) -> Self {
+        let first = memory.at(0, memory.len()).ok().and_then(NonNull::new);
+        // Modelled atomics have another layout; the models use no lines.
+        let is_plain = size_of::<Tag>() as u64 == TAG_BYTES;
+        let (first, count) = match first {
+            Some(first) if is_plain => (first.cast(), memory.len() as u64 / TAG_BYTES),
+            _ => (NonNull::dangling(), 0),
+        };
+        Self { first, count, _memory: memory }
+    }
+
+    #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
+    #[inline(always)]
+    fn get(&self, index: u64) -> Option<&Tag> {
+        if index >= self.count {
+            return None;
+        }
+        // SAFETY: in bounds of memory that lives as long as self and is only accessed by atomics of 8
+        // bytes, at a multiple of 8 of its base, which is 64-byte aligned. A tag is one such atomic.
+        Some(unsafe { self.first.add(index as usize).as_ref() })
+    }
+}
 
 /// The value of `trusted_until` for no limit.
 pub(crate) const ALWAYS: u64 = u64::MAX;
@@ -411,7 +491,7 @@ pub(crate) struct Lines {
     /// Its bits, or those of no memory: one comparison recognises own lines.
     memory_bits: u32,
     home: Arena,
-    home_tags: Box<[Tag]>,
+    home_tags: HomeTags,
     cache: Arena,
     classes: Vec<ClassCache>,
     /// The cache is trusted before that time of `clock`, for until then this node is a member for certain.
@@ -575,7 +655,7 @@ impl Lines {
     /// their tags.
     pub(crate) fn new(
         (me, memory): (NodeId, Option<MemoryId>),
-        home: Arena,
+        (home, home_tags): (Arena, Arena),
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
         fence_word: SharedWord,
@@ -588,12 +668,11 @@ impl Lines {
             classes.push(ClassCache::new(size, base, bytes)?);
             base += bytes;
         }
-        let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
         Some(Self {
             me,
             memory,
             memory_bits: memory.map_or(u32::MAX, MemoryId::to_bits),
-            home_tags: zeroed(tags as usize)?,
+            home_tags: HomeTags::new(home_tags),
             home,
             cache,
             classes,
@@ -617,15 +696,10 @@ impl Lines {
     #[inline(always)]
     fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
         if line.memory().to_bits() == self.memory_bits {
-            let offset = line.offset();
-            let size = line.line_size();
-            let in_segment = (offset & (SEGMENT - 1)) >> size.log2();
-            let index =
-                ((offset >> SEGMENT_LOG2) << (SEGMENT_LOG2 - LineSize::MIN.log2())) + in_segment;
             return Some(Spot {
-                tag: self.home_tags.get(index as usize)?,
+                tag: self.home_tags.get(tag_index(line))?,
                 arena: &self.home,
-                start: offset,
+                start: line.offset(),
                 key: None,
                 line,
             });

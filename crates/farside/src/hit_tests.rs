@@ -42,6 +42,18 @@ mod programs {
             true
         }
 
+        /// A read by another process, for an address of this line size.
+        fn read_direct(&self, size: LineSize) -> Option<[u64; 2]> {
+            let seen = TagValue::from_bits(self.tag.0.load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if !seen.allows_read(size, 0, 16, false) {
+                return None;
+            }
+            let words = [0, 1].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            (self.tag.0.load(Ordering::Relaxed) == seen.0).then_some(words)
+        }
+
         fn read(&self) -> Option<[u64; 2]> {
             let seen = self.tag.observe();
             if !seen.allows(1, 0, 16, false) {
@@ -135,6 +147,67 @@ mod programs {
         thread.join().unwrap();
     }
 
+    pub(super) fn a_direct_reader_never_sees_half_a_write() {
+        let line = TestLine::new(Level::Dirty);
+        let writer = Arc::clone(&line);
+        let thread = thread::spawn(move || writer.write(1));
+        if let Some([a, b]) = line.read_direct(LineSize::MIN) {
+            assert_eq!(a, b);
+        }
+        thread.join().unwrap();
+    }
+
+    /// The line is owned elsewhere for a while: its owner's bytes land in pieces.
+    pub(super) fn a_direct_reader_sees_no_bytes_that_land() {
+        let line = TestLine::new(Level::Dirty);
+        let home = Arc::clone(&line);
+        let thread = thread::spawn(move || {
+            home.tag.set(Level::Invalid, None);
+            for word in &home.words {
+                word.store(9, Ordering::Relaxed);
+            }
+            home.tag.set(Level::Dirty, None);
+        });
+        if let Some([a, b]) = line.read_direct(LineSize::MIN) {
+            assert_eq!(a, b);
+        }
+        thread.join().unwrap();
+    }
+
+    /// The memory is freed and allocated with lines of another size: nothing of that is read.
+    pub(super) fn a_direct_reader_of_freed_memory_sees_no_later_allocation() {
+        let line = TestLine::new(Level::Dirty);
+        line.write(1);
+        let home = Arc::clone(&line);
+        let thread = thread::spawn(move || {
+            let other = LineSize::from_class(1).unwrap();
+            home.tag.set(Level::Invalid, Some((LineSize::MIN, None)));
+            for word in &home.words {
+                word.store(0, Ordering::Relaxed);
+            }
+            home.tag.set(Level::Dirty, Some((other, Some(WHOLE))));
+            home.write(3);
+        });
+        assert!(matches!(line.read_direct(LineSize::MIN), None | Some([1, 1])));
+        thread.join().unwrap();
+    }
+
+    /// Another member removes this one, reclaims what it has cached, and then changes a line of its own
+    /// memory: this node reads no such change.
+    pub(super) fn removed_member_reads_no_later_change_directly() {
+        let line = TestLine::new(Level::Dirty);
+        let fence_word = Arc::new(Word::new(0));
+        let (word, home) = (Arc::clone(&fence_word), Arc::clone(&line));
+        let thread = thread::spawn(move || {
+            remove_member(|value, order| word.store(value, order));
+            home.write(1);
+        });
+        let read = line.read_direct(LineSize::MIN);
+        let returned = read.filter(|_| is_member(|order| fence_word.load(order)));
+        assert!(matches!(returned, None | Some([0, 0])), "a later value was read");
+        thread.join().unwrap();
+    }
+
     pub(super) fn granted_bytes_are_seen_with_the_grant() {
         let line = TestLine::new(Level::Invalid);
         let reader = Arc::clone(&line);
@@ -178,6 +251,10 @@ searched! {
     two_writers_do_not_mix
     nothing_is_read_or_written_after_the_level_fell
     granted_bytes_are_seen_with_the_grant
+    a_direct_reader_never_sees_half_a_write
+    a_direct_reader_sees_no_bytes_that_land
+    a_direct_reader_of_freed_memory_sees_no_later_allocation
+    removed_member_reads_no_later_change_directly
     removed_member_that_learnt_the_new_value_reads_no_old_one
     acknowledged_change_comes_before_the_removal
 }
@@ -192,6 +269,7 @@ mod unit {
         let word = SharedWord::new(&Arena::heap(64), 0).unwrap();
         let memory = MemoryId::new(NodeId(1), farside_base::Generation(0));
         let (me, home) = ((NodeId(1), memory), Arena::heap(2 << 20));
+        let home = (home, Arena::heap(tag_bytes(2 << 20) as usize));
         Lines::new(me, home, cache, &split, word, Clock::of_processor()).unwrap()
     }
 

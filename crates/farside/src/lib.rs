@@ -22,6 +22,7 @@ mod canary;
 pub mod channel;
 mod clock;
 mod config;
+mod direct;
 mod engine;
 mod error;
 mod event_wait;

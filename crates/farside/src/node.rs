@@ -99,7 +99,8 @@ impl NodeSetup {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
         })?;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
-        let regions = Regions::new(&fabric, home_bytes, config.cache_bytes)?;
+        let lends = config.direct_reads && capabilities.loads;
+        let regions = Regions::new(&fabric, home_bytes, config.cache_bytes, lends)?;
         // As random as the key of a region, which a simulated fabric derives from its seed.
         let incarnation = Incarnation(regions.home.token.key.0);
         let applicant = Applicant::new(config, incarnation, fabric.host(), fabric.lease_ns());
@@ -118,11 +119,11 @@ impl NodeSetup {
         let split = cache_split(config.cache_bytes, &config.cache_shares);
         let none = || Error::with(ErrorCode::System, "no room for the fence word");
         let fence_word = self.regions.fence_word().ok_or_else(none)?;
-        let (home, cache) = (&self.regions.home.arena, &self.regions.cache.arena);
-        Lines::new(me, home.clone(), cache.clone(), &split, fence_word, clock).ok_or_else(|| {
-            let bytes = config.memory_bytes / 8;
-            let detail =
-                format!("no memory for tags, {bytes} B: lower memory_bytes or cache_bytes");
+        let Regions { home, cache, tags, .. } = &self.regions;
+        let home = (home.arena.clone(), tags.clone());
+        Lines::new(me, home, cache.arena.clone(), &split, fence_word, clock).ok_or_else(|| {
+            let bytes = config.cache_bytes / 2;
+            let detail = format!("no memory for the cache's tags, {bytes} B: lower cache_bytes");
             Error::with(ErrorCode::System, detail)
         })
     }
@@ -160,6 +161,7 @@ impl NodeSetup {
             lines: Arc::clone(engine.lines()),
             lock_cells: engine.lock_cells().clone(),
             member_steps: engine.watches().member_steps(),
+            direct_homes: engine.direct_homes(),
             waiter: engine.links().waiter(),
             engine: Mutex::new(engine),
             server: AtomicU8::new(AWAKE),

@@ -304,6 +304,7 @@ pub(crate) struct SessionSlots {
     pub(crate) alarm_ns: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
+    pub(crate) direct_reads: AtomicU64,
     pub(crate) locks: LockCounts,
 }
 
@@ -316,6 +317,7 @@ impl SessionSlots {
             alarm_ns: AtomicU64::new(u64::MAX),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            direct_reads: AtomicU64::new(0),
             locks: LockCounts::default(),
         }
     }

@@ -3,6 +3,7 @@
 mod access;
 mod deadline;
 
+use crate::direct::DirectReader;
 use crate::hit::Lines;
 use crate::lock_hit::{LockCells, add};
 use crate::node::{Drive, NodeShared};
@@ -58,6 +59,7 @@ pub struct Session {
     pub(crate) slots: Arc<SessionSlots>,
     pub(crate) parker: Arc<Parker>,
     pub(crate) waker: Waker,
+    pub(crate) direct: DirectReader,
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
@@ -160,6 +162,7 @@ impl Session {
             waker: Waker::from(Arc::clone(&parker)),
             pending: Vec::with_capacity(core.limits.writes_in_flight_max as usize),
             timeout: core.timeout,
+            direct: DirectReader::new(&core.direct_homes),
             core,
             slots,
             parker,
@@ -169,6 +172,34 @@ impl Session {
             directory: None,
             _node: node,
         }
+    }
+
+    /// Whether this session reads lines of other homes directly, in their memory, where the processor
+    /// reaches that by loads ([`Config::direct_reads`](crate::Config::direct_reads)): the default.
+    ///
+    /// A direct read sends no message and needs no thread of the home, and leaves no copy in this node's
+    /// cache: each read loads what its home has written since. Switch it off for lines that are read again
+    /// and again, and written rarely, while their home's processor is far (another socket).
+    ///
+    /// ```
+    /// # use farside::{Config, Node};
+    /// # fn main() -> Result<(), farside::Error> {
+    /// # let config = Config::new(format!("direct-reads-{}", std::process::id()));
+    /// # let config = config.memory_bytes(1 << 20).cache_bytes(1 << 20);
+    /// let (home, reader) = (Node::create(&config)?, Node::join(&config)?);
+    /// let word = home.session()?.alloc(8)?;
+    /// let mut session = reader.session()?;
+    /// session.read_u64(word)?;
+    /// assert_eq!(reader.stats().direct_reads, 1);
+    /// session.set_direct_reads(false);
+    /// session.read_u64(word)?; // fetches a copy
+    /// session.read_u64(word)?; // reads the copy
+    /// assert_eq!((reader.stats().misses, reader.stats().hits), (1, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn set_direct_reads(&mut self, are_on: bool) {
+        self.direct.set_off(!are_on);
     }
 
     /// This session's number.
@@ -205,6 +236,17 @@ impl Session {
         add(&self.slots.hits, lines);
     }
 
+    /// Reads within a line of another home, if its memory has the latest bytes and no write of this session
+    /// is in flight to the line.
+    #[inline]
+    fn read_direct(&mut self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
+        let done = self.direct.read(&self.lines, address, out, continues);
+        if done {
+            add(&self.slots.direct_reads, 1);
+        }
+        done
+    }
+
     #[inline]
     fn missed(&mut self) {
         add(&self.slots.misses, 1);
@@ -213,10 +255,11 @@ impl Session {
     /// Reads bytes.
     ///
     /// *Guarantees*: each line is read atomically; lines in no particular order. Sees every write of this
-    /// session, and every write that was fenced before this call began. *Blocks* on lines that are not
-    /// cached. *Cost*: a tag check and a copy per line that is local or cached; otherwise one request to
-    /// the home (one round trip; one and a half if another node owns the line), several lines in parallel.
-    /// *Source*: 004 §2.3.
+    /// session, and every write that was fenced before this call began. *Blocks* on lines that are neither
+    /// cached nor read directly. *Cost*: a tag check and a copy per line that is local or cached, and the
+    /// same in the home's memory per line that is [read directly](Self::set_direct_reads); otherwise one
+    /// request to the home (one round trip; one and a half if another node owns the line), several lines in
+    /// parallel. *Source*: 004 §2.3; direct reads are Farside's own.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `Unallocated`, `OutOfBounds`, `ForeignAddress`, `NodeLost`, `LineLost`,

@@ -8,6 +8,8 @@ pub struct Stats {
     pub hits: u64,
     /// Line accesses that needed the engine.
     pub misses: u64,
+    /// Lines of other homes read in their memory, without a message and without caching them.
+    pub direct_reads: u64,
     /// Cached lines lost to other nodes' writes.
     pub invalidations: u64,
     /// Cached lines evicted.

@@ -21,6 +21,7 @@
 //! the planned end of that sleep wakes the server thread: the server thread stores the end before it loads
 //! the alarm, so one of the two sees the other's store.
 
+use crate::direct::DirectHomes;
 use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) lock_cells: LockCells,
     /// The number of steps of the membership machine, as the engine counts them.
     pub(crate) member_steps: Arc<AtomicU64>,
+    /// The homes that sessions of this node read directly.
+    pub(crate) direct_homes: Arc<DirectHomes>,
     pub(crate) waiter: Arc<dyn Waiter>,
     /// The state of the server thread: [`AWAKE`], [`DEEP`] or [`DOZING`].
     pub(crate) server: AtomicU8,

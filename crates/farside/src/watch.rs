@@ -116,6 +116,20 @@ impl Timed<'_> {
         &mut self,
         address: GlobalAddress,
         until: Option<Instant>,
+        condition: impl FnMut(u64) -> bool,
+    ) -> Result<Option<u64>, Error> {
+        // Only a copy is invalidated by a change.
+        let was_off = self.direct.set_off(true);
+        let word = self.wait_copy(address, deadline, until, condition);
+        self.direct.set_off(was_off);
+        word
+    }
+
+    fn wait_copy(
+        &mut self,
+        address: GlobalAddress,
+        deadline: Option<Instant>,
+        until: Option<Instant>,
         mut condition: impl FnMut(u64) -> bool,
     ) -> Result<Option<u64>, Error> {
         if !address.offset().is_multiple_of(8) {

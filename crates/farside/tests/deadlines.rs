@@ -37,6 +37,8 @@ impl DeadlineCluster {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let name = format!("{name}-{}", std::process::id());
         let mut config = Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20);
+        // A direct read waits for no node.
+        config.direct_reads = false;
         let home = Node::create_driven(&config, Arc::clone(&fabric)).unwrap();
         change(&mut config);
         let node = driving(&home, || {

@@ -11,7 +11,7 @@ use farside_fabric::{
     Waiter,
 };
 use farside_fabric_shm::ShmFabric;
-use farside_protocol::member::{HelloAnswer, PROTOCOL_VERSION, PeerRequest};
+use farside_protocol::member::{HelloAnswer, MemberRegions, PROTOCOL_VERSION, PeerRequest};
 use farside_testkit::until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -262,10 +262,7 @@ fn request_naming_a_future_view_expires() {
         node: NodeId(1),
         incarnation: Incarnation(7),
         view: ViewNumber(1000),
-        home: token,
-        cache: token,
-        fence: token,
-        extra: Vec::new(),
+        regions: MemberRegions { home: token, cache: token, fence: token, tags: None },
     };
     let name = format!("farside.{}.0-001", config.cluster);
     let link = port.connect(&name, &hello.encode(), queue).unwrap();

@@ -50,6 +50,8 @@ fn at(node: NodeId) -> AllocationSpec {
 struct Had {
     /// A line of the survivor, cached.
     shared: GlobalAddress,
+    /// A line of the survivor that is read directly.
+    direct: GlobalAddress,
     /// A line of the survivor, owned.
     owned: GlobalAddress,
     /// A line of its own memory.
@@ -64,7 +66,8 @@ struct Had {
 type Operation = fn(&mut Session, &Had) -> Result<(), Error>;
 
 /// Each is the first operation of the member after its removal.
-const OPERATIONS: [(&str, Operation); 18] = [
+const OPERATIONS: [(&str, Operation); 19] = [
+    ("read direct", |session, had| session.read_u64(had.direct).map(drop)),
     ("read cached", |session, had| session.read_u64(had.shared).map(drop)),
     ("read owned", |session, had| session.read_u64(had.owned).map(drop)),
     ("read own", |session, had| session.read_u64(had.own).map(drop)),
@@ -107,6 +110,7 @@ fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Ha
         let me = member.id();
         let had = Had {
             shared: there.alloc_with_async(64, at(NodeId(0))).await.unwrap(),
+            direct: there.alloc_with_async(64, at(NodeId(0))).await.unwrap(),
             owned: there.alloc_with_async(64, at(NodeId(0))).await.unwrap(),
             own: there.alloc_with_async(512, at(me)).await.unwrap(),
             long: there.alloc_with_async(4096, at(me)).await.unwrap(),
@@ -116,7 +120,11 @@ fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Ha
             there.write_async(address, &1_u64.to_le_bytes()).await.unwrap();
         }
         there.fence_async().await.unwrap();
+        there.read_async(had.direct, &mut [0; 8]).await.unwrap();
+        assert_eq!(member.stats().direct_reads, 1);
+        there.set_direct_reads(false);
         there.read_async(had.shared, &mut [0; 8]).await.unwrap();
+        there.set_direct_reads(true);
         // So that the next lock and unlock need no engine.
         for _ in 0..8 {
             there.lock_write_async(had.own, 64).await.unwrap().unlock().unwrap();
@@ -136,6 +144,7 @@ fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Ha
     // From now on the member is not driven.
     until("it is removed", || survivor.members().iter().filter(|m| m.alive).count() == 1);
     here.write_u64(had.shared, 2).unwrap();
+    here.write_u64(had.direct, 2).unwrap();
     here.fence().unwrap();
     (survivor, member, there, had)
 }

@@ -11,6 +11,7 @@ fn rounds() -> u64 {
 
 #[test]
 fn litmus_wire_shm() {
+    let mut direct_reads = 0;
     for (number, litmus) in CATALOG.iter().enumerate() {
         for placement in Placement::all(litmus) {
             let name = format!("litmus-{}-{number}-{}", std::process::id(), placement.name);
@@ -21,6 +22,8 @@ fn litmus_wire_shm() {
             let seen = seen.unwrap_or_else(|stuck| panic!("{stuck}"));
             let report = LitmusReport::new(litmus, "wire", MemoryModel::Pso, &seen);
             report.holds().unwrap_or_else(|text| panic!("{} {text}", placement.name));
+            direct_reads += subject.direct_reads();
         }
     }
+    assert!(direct_reads > 0, "some sessions read directly");
 }

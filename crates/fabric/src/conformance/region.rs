@@ -200,12 +200,14 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
     let reach = |scene: &mut Scene<'_>, at: RemoteSlice| {
         scene.nodes[wire.from].port().reach(wire.here, at.region)
     };
-    let kinds = [RegionKind::Memory, RegionKind::Mirrored];
-    for kind in &kinds[..1 + usize::from(scene.capabilities.mirrored_regions)] {
+    let kinds = [RegionKind::Memory, RegionKind::Sparse, RegionKind::Mirrored];
+    for kind in &kinds[..2 + usize::from(scene.capabilities.mirrored_regions)] {
         let region = register(&*scene.nodes[1].fabric, 4096, *kind);
         let there = import(&mut scene, &wire, &region);
         // A fabric without reachable regions uses READ.
-        let Some(reached) = reach(&mut scene, there) else { continue };
+        let reached = reach(&mut scene, there);
+        assert_eq!(reached.is_some(), scene.capabilities.loads, "{kind:?}: as it is declared");
+        let Some(reached) = reached else { continue };
         assert_eq!(reached.len() as u64, region.token.bytes);
         let look = |offset| {
             let mut out = [0; 100];
@@ -215,6 +217,14 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
         region.arena.write(700, &data).expect("within the region");
         region.arena.store(64, 5, Ordering::Release).expect("a word");
         assert_eq!((reached.load_word(64), &look(700).unwrap()[..]), (Ok(5), &data[..]));
+        assert_eq!(reached.load_word_after(64), Ok(5));
+        let last = region.token.bytes - 8;
+        assert_eq!((reached.load_word(last), reached.load_word_after(last)), (Ok(0), Ok(0)));
+        for outside in [last + 1, last + 8, u64::MAX] {
+            assert!(
+                reached.load_word(outside).is_err() && reached.load_word_after(outside).is_err()
+            );
+        }
         if scene.capabilities.write {
             scene.nodes[0].put(64, &data);
             let slices = [scene.nodes[0].slice(64, 100)];
@@ -240,6 +250,44 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
     let there = import(&mut scene, &wire, &last);
     scene.nodes[wire.from].port().close(wire.here);
     assert!(reach(&mut scene, there).is_none(), "a link that was closed");
+}
+
+/// The rounds of the test below; a reader that mixes two of them sees unequal words.
+const ROUNDS: u64 = 20_000;
+const WORDS: u64 = 16;
+
+pub(super) fn loads_see_stores_in_the_order_of_a_sequence_lock(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let spec = RegionSpec { bytes: 4096, access: Access::READ, kind: RegionKind::Sparse };
+    let region = scene.nodes[1].fabric.register(&spec).expect("a region");
+    let there = import(&mut scene, &wire, &region);
+    let reached = scene.nodes[wire.from].port().reach(wire.here, there.region);
+    assert_eq!(reached.is_some(), scene.capabilities.loads);
+    let Some(reached) = reached else { return };
+    let arena = region.arena;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                arena.store(0, 2 * round - 1, Ordering::Relaxed).expect("a word");
+                std::sync::atomic::fence(Ordering::Release);
+                for word in 0..WORDS {
+                    arena.write(64 + 8 * word, &round.to_le_bytes()).expect("within the region");
+                }
+                arena.store(0, 2 * round, Ordering::Release).expect("a word");
+            }
+        });
+        let mut newest = 0;
+        while newest < ROUNDS {
+            let before = reached.load_word(0).expect("a word");
+            let mut words = [0; 8 * WORDS as usize];
+            reached.read(64, &mut words).expect("within the region");
+            if before % 2 == 0 && reached.load_word_after(0) == Ok(before) {
+                let whole = words.chunks(8).all(|word| word == (before / 2).to_le_bytes());
+                assert!(whole && before / 2 >= newest, "round {}: {words:?}", before / 2);
+                newest = before / 2;
+            }
+        }
+    });
 }
 
 pub(super) fn a_reached_word_outlives_its_link(subject: &dyn Subject) {

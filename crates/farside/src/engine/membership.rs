@@ -1,6 +1,6 @@
 //! Joining, links and deaths: drives the membership machine and the removal machine.
 
-use super::links::{Import, Inquiry, LinkChange, Links, Tokens};
+use super::links::{Import, Inquiry, LinkChange, Links};
 use super::{Engine, FollowUp};
 use crate::progress::Progress;
 use crate::{Error, ErrorCode};
@@ -8,8 +8,8 @@ use farside_base::{Incarnation, LinkId, MemoryId, NodeId, ViewNumber};
 use farside_protocol::coherence;
 use farside_protocol::member::{
     self, Burials, Elsewhere, HelloAnswer, HelloError, HelloRequest, Identity, JoinRefusal,
-    MemberEffect, MemberEvent, MemberMessage, Membership, Occupancy, PROTOCOL_VERSION, PeerReply,
-    RequestId, Welcome, burial,
+    MemberEffect, MemberEvent, MemberMessage, MemberRegions, Membership, Occupancy,
+    PROTOCOL_VERSION, PeerReply, RequestId, Welcome, burial,
 };
 use farside_protocol::wire::{BODY, Violation};
 use std::collections::VecDeque;
@@ -250,17 +250,13 @@ impl Engine {
             if next_ns > 0 && self.links.now_ns() < next_ns {
                 continue;
             }
-            let Tokens { home, cache, fence } = self.links.tokens();
             let hello = member::PeerRequest {
                 version: PROTOCOL_VERSION,
                 cluster: self.membership.cluster.clone(),
                 node: self.me(),
                 incarnation: self.membership.machine.incarnation(),
                 view: self.membership.machine.born(),
-                home,
-                cache,
-                fence,
-                extra: Vec::new(),
+                regions: self.links.tokens(),
             }
             .encode();
             let to = self.membership.address_of((node, born), host);
@@ -289,21 +285,16 @@ impl Engine {
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::PeerRequest) {
         self.requests.remove(request);
-        let Tokens { home, cache, fence } = self.links.tokens();
         let reply = PeerReply {
             node: self.me(),
             incarnation: self.membership.machine.incarnation(),
             view: self.membership.machine.view(),
-            home,
-            cache,
-            fence,
-            extra: Vec::new(),
+            regions: self.links.tokens(),
         }
         .encode();
-        let tokens = Tokens { home: peer.home, cache: peer.cache, fence: peer.fence };
         let life = (peer.node, peer.incarnation);
         let accepted = self.links.accept(request, &reply);
-        if !accepted.is_some_and(|link| self.take_in(life, link, tokens, false)) {
+        if !accepted.is_some_and(|link| self.take_in(life, link, peer.regions, false)) {
             self.links.close_request(request);
             return self.member_own(MemberEvent::Dropped { node: peer.node });
         }
@@ -429,11 +420,9 @@ impl Engine {
         let incarnation = connecting.incarnation;
         let admitted = match answer {
             Ok(HelloAnswer::PeerReply(reply)) => {
-                let PeerReply { home, cache, fence, .. } = reply;
-                let tokens = Tokens { home, cache, fence };
                 reply.node == node
                     && reply.incarnation == incarnation
-                    && self.take_in((node, incarnation), link, tokens, true)
+                    && self.take_in((node, incarnation), link, reply.regions, true)
             }
             _ => false,
         };
@@ -449,12 +438,12 @@ impl Engine {
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         link: LinkId,
-        tokens: Tokens,
+        regions: MemberRegions,
         asked_here: bool,
     ) -> bool {
         let memory = self.membership.machine.listed(node).and_then(|listed| listed.memory);
         let memory = memory.and_then(|generation| MemoryId::new(node, generation));
-        self.links.add((node, incarnation), memory, Import::new(node, link, tokens, asked_here))
+        self.links.add((node, incarnation), memory, Import::new(node, link, regions, asked_here))
     }
 
     /// Advances the imports of all members that are being linked.
@@ -472,6 +461,9 @@ impl Engine {
     /// Handles the completion of a member's link.
     fn taken_in(&mut self, import: &Import) {
         let Import { node, link, asked_here, .. } = *import;
+        if let Some(home) = self.links.direct_home(node) {
+            self.direct_homes.open(home);
+        }
         self.watch_peer(node);
         self.contact_linked(node);
         if self.membership.is_ready {
@@ -575,6 +567,7 @@ impl Engine {
         if let Some(words) = self.links.words(node) {
             words.fence_off();
         }
+        self.direct_homes.close(node);
         self.stop_connecting(node);
         self.links.end_imports(|incoming| incoming == node);
         let follow_ups = &mut self.follow_ups;

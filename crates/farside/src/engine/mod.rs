@@ -20,6 +20,7 @@ mod sessions;
 mod watches;
 mod write_back;
 
+use crate::direct::DirectHomes;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::progress::{EnginePort, Progress};
@@ -77,6 +78,8 @@ enum FollowUp {
 /// The state of a node that a poll drives.
 pub(crate) struct Engine {
     lines: Arc<Lines>,
+    /// The homes that sessions of this node read directly.
+    direct_homes: Arc<DirectHomes>,
     links: Links,
     /// Requests of other processes that have no link yet.
     requests: Requests,
@@ -133,8 +136,14 @@ impl Engine {
             failure: None,
             closed_with: None,
             lines: Arc::new(lines),
+            direct_homes: Arc::default(),
             links,
         }
+    }
+
+    /// The homes that sessions of this node read directly.
+    pub(crate) fn direct_homes(&self) -> Arc<DirectHomes> {
+        Arc::clone(&self.direct_homes)
     }
 
     /// Polls the engine once, without blocking. True if there was work.
@@ -349,10 +358,11 @@ impl Engine {
     pub(crate) fn describe(&self) -> String {
         let peers = self.links.peers();
         format!(
-            "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} quarantined {} B of {} members leaving {:?} failure {:?} accused {:?}",
+            "node {} peers {} broken {} direct {} fenced {} clock {} held {} frameless {} placements {} quarantined {} B of {} members leaving {:?} failure {:?} accused {:?}",
             self.me(),
             peers.alive(),
             peers.iter().filter(|node| !peers.is_linked(*node)).count(),
+            self.direct_homes.count(),
             !self.lines.is_trusted(),
             if self.links.resumes() { self.lines.clock().name() } else { "none" },
             self.held_count(),

@@ -132,6 +132,8 @@ impl Sessions {
         };
         stats.hits = sum(self.past.hits, |slots| slots.hits.load(Ordering::Relaxed));
         stats.misses = sum(self.past.misses, |slots| slots.misses.load(Ordering::Relaxed));
+        let direct = |slots: &SessionSlots| slots.direct_reads.load(Ordering::Relaxed);
+        stats.direct_reads = sum(self.past.direct_reads, direct);
         let lock_hits = |slots: &SessionSlots| slots.locks.hits.load(Ordering::Relaxed);
         stats.lock_hits = sum(self.past.lock_hits, lock_hits);
     }
@@ -203,6 +205,7 @@ impl Engine {
         let past = &mut self.sessions.past;
         past.hits += slots.hits.load(Ordering::Relaxed);
         past.misses += slots.misses.load(Ordering::Relaxed);
+        past.direct_reads += slots.direct_reads.load(Ordering::Relaxed);
         past.lock_hits += slots.locks.hits.swap(0, Ordering::Relaxed);
         self.sessions.closed.push(slots.index);
         self.sessions.free_places();

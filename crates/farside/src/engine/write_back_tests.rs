@@ -20,7 +20,8 @@ const STRANGER: OperationId = OperationId(0xffff << 44);
 
 fn cluster(name: &str, count: usize) -> Vec<Node> {
     let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    let mut config = Config::new(name);
+    // A direct read needs no frame.
+    let mut config = Config::new(name).direct_reads(false);
     (config.memory_bytes, config.cache_bytes) = (1 << 20, FRAMES * LINE);
     config.line_size = LineSize::all().find(|size| size.bytes() as u64 == LINE).unwrap();
     config.cache_shares = [0; LineSize::CLASSES];

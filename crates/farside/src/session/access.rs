@@ -192,11 +192,18 @@ impl Session {
         if !self.pending.is_empty() {
             return false;
         }
-        let lines = match one_line(address, out.len()) {
+        let is_one = one_line(address, out.len());
+        let lines = match is_one {
             true => self.lines.read(address, out, false).then_some(1),
             false => self.lines.read_lines(address, out),
         };
-        lines.inspect(|lines| self.hits(*lines)).is_some()
+        match lines {
+            Some(lines) => {
+                self.hits(lines);
+                true
+            }
+            None => is_one && self.read_direct(address, out, false),
+        }
     }
 
     /// Writes within a line if that needs no waiting.
@@ -614,6 +621,9 @@ impl Session {
                     return Ok(None);
                 }
                 let hit = newest.is_none() && self.lines.read(address, out, continues);
+                if !hit && newest.is_none() && self.read_direct(address, out, continues) {
+                    return Ok(None);
+                }
                 (hit, OperationKind::Read)
             }
             AccessKind::Write | AccessKind::Post => {

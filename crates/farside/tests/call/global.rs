@@ -300,6 +300,8 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
     let name = format!("call-global-{}-{number}", std::process::id());
     let fabrics = fabrics(fabric, nodes + usize::from(holds));
     let config = Config::new(name.clone()).memory_bytes(4 << 20).cache_bytes(4 << 20);
+    // A direct read never waits for its home.
+    let config = config.direct_reads(false);
     let mut members = vec![Node::create_on(&config, Arc::clone(&fabrics[0])).unwrap()];
     for fabric in &fabrics[1..nodes] {
         members.push(Node::join_on(&config, Arc::clone(fabric)).unwrap());

@@ -106,11 +106,14 @@ fn use_all(
     let error = loop {
         let start = now_ns();
         let done = match found.operations % 6 {
-            0 | 3 => session.read_u64(shared).map(|value| {
-                if value == 1 {
-                    found.old_ns = start;
-                }
-            }),
+            read @ (0 | 3) => {
+                session.set_direct_reads(read == 3 && found.operations % 12 < 6);
+                session.read_u64(shared).map(|value| {
+                    if value == 1 {
+                        found.old_ns = start;
+                    }
+                })
+            }
             1 => session.write_u64(owned, start).and_then(|()| session.fence()),
             2 => session.fetch_add(own, 1).map(drop),
             4 => session.read_u64(owned).map(drop),
@@ -142,6 +145,7 @@ pub(super) fn member(cluster: &str, founder: &str) {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 let mut session = node.session().expect("a session");
+                session.set_direct_reads(false);
                 session.read_u64(shared).expect("a member");
                 let owned = session.alloc_on(64, other).expect("memory");
                 scope.spawn(move || use_all(&mut session, [shared, owned, own], works))
@@ -377,6 +381,7 @@ pub(super) fn stop_server(number: u32) -> bool {
         let threads: Vec<_> = (0..READERS as u64)
             .map(|number| {
                 let mut session = node.session().expect("a session");
+                session.set_direct_reads(false);
                 let (node, reads) = (&node, &reads);
                 let line = theirs.checked_add(number * LineSize::MAX.bytes() as u64);
                 let line = line.expect("within the allocation");

@@ -17,13 +17,10 @@ use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of the whole protocol between nodes. Different versions are incompatible.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
-
-/// The maximum size in bytes of `extra` in [`PeerRequest`] and [`PeerReply`].
-pub const EXTRA_MAX: usize = 1_024;
 
 /// The maximum length in bytes of a cluster's name.
 pub const CLUSTER_NAME_MAX: usize = 64;
@@ -34,7 +31,6 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 const MAGIC: [u8; 8] = *b"farside\n";
 
 const _: () = assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
-const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether `name` is a valid cluster name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting with a letter or
 /// digit. The name becomes part of socket names and file names.
@@ -98,6 +94,19 @@ pub struct Welcome {
     pub founder: Incarnation,
 }
 
+/// The regions that a member exports to the others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MemberRegions {
+    /// Its memory.
+    pub home: RegionToken,
+    /// Its cache: frames of all line sizes.
+    pub cache: RegionToken,
+    /// Its fence words.
+    pub fence: RegionToken,
+    /// The tags of its memory, if others can reach both by loads.
+    pub tags: Option<RegionToken>,
+}
+
 /// Sent to another member: asks for a link.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PeerRequest {
@@ -111,14 +120,8 @@ pub struct PeerRequest {
     pub incarnation: Incarnation,
     /// The view that named the sender.
     pub view: ViewNumber,
-    /// The sender's memory.
-    pub home: RegionToken,
-    /// The sender's cache: frames of all line sizes.
-    pub cache: RegionToken,
-    /// The sender's fence words.
-    pub fence: RegionToken,
-    /// Data exchanged between the runtimes, at most [`EXTRA_MAX`] bytes.
-    pub extra: Vec<u8>,
+    /// The sender's regions.
+    pub regions: MemberRegions,
 }
 
 /// Accepts a [`PeerRequest`].
@@ -130,14 +133,8 @@ pub struct PeerReply {
     pub incarnation: Incarnation,
     /// Its view.
     pub view: ViewNumber,
-    /// Its memory.
-    pub home: RegionToken,
-    /// Its cache.
-    pub cache: RegionToken,
-    /// Its fence words.
-    pub fence: RegionToken,
-    /// Data exchanged between the runtimes, at most [`EXTRA_MAX`] bytes.
-    pub extra: Vec<u8>,
+    /// Its regions.
+    pub regions: MemberRegions,
 }
 
 /// Sent to a member with a broken link: asks to resume over a new one.
@@ -348,35 +345,24 @@ impl Welcome {
 }
 
 impl PeerRequest {
-    /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(HelloKind::Peer, self.version)
             .u64(self.incarnation.0)
             .u64(self.view.0)
             .u16(self.node.0);
-        output
-            .raw(&self.home.encode())
-            .raw(&self.cache.encode())
-            .raw(&self.fence.encode())
-            .bytes(self.cluster.as_bytes())
-            .bytes(&self.extra)
-            .0
+        output.regions(&self.regions).bytes(self.cluster.as_bytes()).0
     }
 }
 
 impl PeerReply {
-    /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(HelloKind::PeerReply, PROTOCOL_VERSION)
             .u64(self.incarnation.0)
             .u64(self.view.0)
             .u16(self.node.0);
-        output
-            .raw(&self.home.encode())
-            .raw(&self.cache.encode())
-            .raw(&self.fence.encode())
-            .bytes(&self.extra)
-            .0
+        output.regions(&self.regions).0
     }
 }
 
@@ -472,6 +458,13 @@ impl Output {
         self.u16(memory.map_or(NO_MEMORY, |generation| generation.0))
     }
 
+    fn regions(self, regions: &MemberRegions) -> Self {
+        let MemberRegions { home, cache, fence, tags } = regions;
+        let output = [home, cache, fence].iter().fold(self, |to, token| to.raw(&token.encode()));
+        let output = output.raw(&[u8::from(tags.is_some())]);
+        tags.iter().fold(output, |to, token| to.raw(&token.encode()))
+    }
+
     /// Appends bytes with their length as prefix.
     fn bytes(self, bytes: &[u8]) -> Self {
         self.u64(bytes.len() as u64).raw(bytes)
@@ -548,6 +541,16 @@ impl<'a> Input<'a> {
 
     fn token(&mut self) -> Result<RegionToken, HelloError> {
         RegionToken::decode(&self.array()?).ok_or(HelloError::Junk("region token"))
+    }
+
+    fn regions(&mut self) -> Result<MemberRegions, HelloError> {
+        let (home, cache, fence) = (self.token()?, self.token()?, self.token()?);
+        let tags = match self.array()? {
+            [0] => None,
+            [1] => Some(self.token()?),
+            _ => return Err(HelloError::Junk("region of tags")),
+        };
+        Ok(MemberRegions { home, cache, fence, tags })
     }
 
     fn host(&mut self) -> Result<Option<SocketAddr>, HelloError> {
@@ -637,11 +640,8 @@ impl<'a> Input<'a> {
             incarnation: Incarnation(self.u64()?),
             view: ViewNumber(self.u64()?),
             node: NodeId(self.u16()?),
-            home: self.token()?,
-            cache: self.token()?,
-            fence: self.token()?,
+            regions: self.regions()?,
             cluster: self.cluster()?,
-            extra: self.bytes(EXTRA_MAX, "extra")?.into(),
         };
         self.end(peer)
     }
@@ -651,10 +651,7 @@ impl<'a> Input<'a> {
             incarnation: Incarnation(self.u64()?),
             view: ViewNumber(self.u64()?),
             node: NodeId(self.u16()?),
-            home: self.token()?,
-            cache: self.token()?,
-            fence: self.token()?,
-            extra: self.bytes(EXTRA_MAX, "extra")?.into(),
+            regions: self.regions()?,
         };
         self.end(reply)
     }

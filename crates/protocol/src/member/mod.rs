@@ -31,8 +31,8 @@ pub use burial::Burials;
 pub use canary::MemberMutant;
 pub use event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 pub use hello::{
-    AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join,
-    JoinRefusal, ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume,
+    AskOccupancy, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join, JoinRefusal,
+    ListedMember, MemberRegions, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume,
     Resumed, Welcome, valid_cluster_name,
 };
 pub use membership::Membership;

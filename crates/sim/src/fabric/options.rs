@@ -25,6 +25,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
     words: WordScope::Aligned,
     completion_means_placed: false,
     one_sided: true,
+    loads: false,
     sleep: true,
     receiver_not_ready: BackPressure::Retried,
     inline_bytes_max: 220,

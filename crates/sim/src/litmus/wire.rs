@@ -57,6 +57,11 @@ impl WireSubject {
         })
     }
 
+    /// The lines that sessions have read directly.
+    pub fn direct_reads(&self) -> u64 {
+        self.nodes.iter().map(|node| node.stats().direct_reads).sum()
+    }
+
     fn variable(&self, variable: u8) -> GlobalAddress {
         let variables = self.variables.read().unwrap_or_else(PoisonError::into_inner);
         variables[usize::from(variable)]
@@ -82,8 +87,11 @@ impl FreeSubject for WireSubject {
             let word = lines[index].checked_add(u64::from(spot.word) * 8);
             variables.push(word.ok_or("no such word")?);
         }
-        // The initial coherence states differ between rounds.
+        // The initial coherence states differ between rounds, and which sessions read directly.
         let mut random = Random::new(round);
+        for session in &self.sessions {
+            locked(session).set_direct_reads(random.chance(500));
+        }
         for address in &variables {
             let node = random.index(self.nodes.len());
             let mut session = self.nodes[node].session().map_err(text)?;

@@ -10,7 +10,8 @@ use farside_base::{
 };
 use farside_protocol::member::{
     Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Leases, MemberEffect,
-    MemberEvent, MemberMessage, Membership, PROTOCOL_VERSION, PeerRequest, RequestId, Welcome,
+    MemberEvent, MemberMessage, MemberRegions, Membership, PROTOCOL_VERSION, PeerRequest,
+    RequestId, Welcome,
 };
 use std::collections::VecDeque;
 
@@ -401,10 +402,7 @@ impl MemberCluster {
             node: machine.node().expect("a joiner that connects has a number"),
             incarnation: Incarnation(at as u64),
             view: machine.born(),
-            home: token,
-            cache: token,
-            fence: token,
-            extra: Vec::new(),
+            regions: MemberRegions { home: token, cache: token, fence: token, tags: None },
         };
         self.send(at, other, LinkKind::Peer, Item::Peer(Box::new(peer)));
     }

@@ -4,6 +4,7 @@ use super::peers::Peer;
 use super::regions::{PeerLink, PeerWords};
 use super::{Import, LineWrite, Links};
 use crate::canary;
+use crate::direct::DirectHome;
 use farside_base::{Incarnation, LineAddress, LinkId, MemoryId, NodeId};
 use farside_protocol::member::Outlives;
 use farside_protocol::messaging::Messenger;
@@ -83,6 +84,12 @@ impl Links {
         self.peers.link(import.node, link);
         self.placements.resume(import.node, 0, |_| {});
         self.joining.take_if(|(_, coordinator)| *coordinator == import.node);
+    }
+
+    /// The memory of a linked member, if sessions may read it directly.
+    pub(crate) fn direct_home(&self, node: NodeId) -> Option<DirectHome> {
+        let peer = self.peers.get(node)?;
+        peer.link?.direct_home(&*self.port, peer.memory?)
     }
 
     /// Takes the import over a link that was lost.

@@ -19,7 +19,9 @@ use farside_base::{
 use farside_fabric::{
     Fabric, LinkEvent, Loss, NotReached, Port, PortSpec, SharedWord, Stop, Waiter,
 };
-use farside_protocol::member::{HelloAnswer, HelloError, HelloRequest, MemberMessage, RequestId};
+use farside_protocol::member::{
+    HelloAnswer, HelloError, HelloRequest, MemberMessage, MemberRegions, RequestId,
+};
 use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use regions::register;
@@ -28,7 +30,7 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use inquiry::{Inquiry, Unanswered, fabric_error};
 pub(crate) use peers::Peers;
-pub(crate) use regions::{Import, PeerWords, Question, Regions, Tokens};
+pub(crate) use regions::{Import, PeerWords, Question, Regions};
 
 /// Work requests per doorbell.
 const POST: usize = 16;
@@ -210,7 +212,7 @@ impl Links {
     }
 
     /// The tokens of this node's regions.
-    pub(super) fn tokens(&self) -> Tokens {
+    pub(super) fn tokens(&self) -> MemberRegions {
         self.regions.tokens()
     }
 
@@ -246,6 +248,12 @@ impl Links {
             self.polls += 1;
             count.store(self.polls, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.regions.end();
     }
 }
 

@@ -1,7 +1,8 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
-use super::regions::{PeerLink, PeerWords, Tokens};
+use super::regions::{PeerLink, PeerWords};
 use farside_base::{ErrorCode, Incarnation, LinkId, MemoryId, NodeId, NodeSet};
+use farside_protocol::member::MemberRegions;
 use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ pub(super) struct Peer {
     /// The memory that it lends.
     pub(super) memory: Option<MemoryId>,
     /// Tokens of the regions that this node may write.
-    pub(super) tokens: Tokens,
+    pub(super) tokens: MemberRegions,
     /// `None` while the link is broken; it may reconnect.
     pub(super) link: Option<PeerLink>,
     /// The peer ended the link. If nothing listens at its address any more, its process has certainly

@@ -1,14 +1,16 @@
 //! The regions that nodes export to each other, and the words in them that two processes share.
 
 use super::fabric_error;
-use crate::Error;
-use crate::hit::remove_member;
+use crate::direct::DirectHome;
+use crate::hit::{remove_member, tag_bytes};
 use crate::registered::Registered;
+use crate::{Error, ErrorCode};
 use farside_base::{
-    Access, LinkId, NodeId, NodeSet, Operation, RegionKind, RegionToken, RemoteRegionId,
-    RemoteSlice, Source, Work, WorkFlags, WorkId,
+    Access, LinkId, MemoryId, NodeId, NodeSet, Operation, RegionKind, RemoteRegionId, RemoteSlice,
+    Source, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Fabric, FabricError, PeerProcess, Port, RegionSpec, SharedWord};
+use farside_fabric::{Arena, Fabric, FabricError, PeerProcess, Port, RegionSpec, SharedWord};
+use farside_protocol::member::MemberRegions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +39,10 @@ pub(crate) struct Regions {
     pub(crate) cache: Arc<Registered>,
     /// The fence word of this node, which peers that remove it write.
     pub(crate) fence: Arc<Registered>,
+    /// The tags of the home memory.
+    pub(crate) tags: Arena,
+    /// The same as a region, if peers read the home memory directly.
+    lent_tags: Option<Arc<Registered>>,
 }
 
 /// Registers memory for a node.
@@ -53,7 +59,7 @@ pub(super) fn register(
 }
 
 impl Regions {
-    /// Registers the regions of a node with this memory and cache.
+    /// Registers the regions of a node with this memory and cache; `lends`: peers read the memory directly.
     ///
     /// # Errors
     /// As [`register`].
@@ -61,11 +67,24 @@ impl Regions {
         fabric: &Arc<dyn Fabric>,
         home_bytes: u64,
         cache_bytes: u64,
+        lends: bool,
     ) -> Result<Self, Error> {
-        let home = Arc::new(register(fabric, home_bytes, Access::WRITE)?);
-        let fence = register(fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?;
-        let cache = register(fabric, cache_bytes, Access::WRITE)?;
-        Ok(Self { home, cache: Arc::new(cache), fence: Arc::new(fence) })
+        let both = Access::READ.with(Access::WRITE);
+        let home = register(fabric, home_bytes, if lends { both } else { Access::WRITE })?;
+        let fence = Arc::new(register(fabric, FENCE_BYTES, both)?);
+        let cache = Arc::new(register(fabric, cache_bytes, Access::WRITE)?);
+        let bytes = tag_bytes(home_bytes);
+        let spec = RegionSpec { bytes, access: Access::READ, kind: RegionKind::Sparse };
+        let lent_tags = lends.then(|| Registered::of(fabric, &spec).map(Arc::new)).transpose();
+        let lent_tags = lent_tags.map_err(fabric_error)?;
+        let tags = match &lent_tags {
+            Some(region) => region.arena.clone(),
+            None => Arena::try_heap(bytes as usize).map_err(|reason| {
+                let detail = format!("no memory for {bytes} B of tags: lower memory_bytes");
+                Error::with(ErrorCode::System, format!("{detail} ({reason})"))
+            })?,
+        };
+        Ok(Self { home: Arc::new(home), cache, fence, tags, lent_tags })
     }
 
     /// The fence word of this node.
@@ -74,8 +93,20 @@ impl Regions {
     }
 
     /// The tokens of the regions, for peers.
-    pub(super) fn tokens(&self) -> Tokens {
-        Tokens { home: self.home.token, cache: self.cache.token, fence: self.fence.token }
+    pub(super) fn tokens(&self) -> MemberRegions {
+        MemberRegions {
+            home: self.home.token,
+            cache: self.cache.token,
+            fence: self.fence.token,
+            tags: self.lent_tags.as_ref().map(|tags| tags.token),
+        }
+    }
+
+    /// Ends direct reads by peers, before the memory ends: its bytes may be gone before its tags are.
+    pub(super) fn end(&self) {
+        if let Some(word) = self.fence_word() {
+            remove_member(|value, order| word.store(value, order));
+        }
     }
 
     /// The published count of this node's polls.
@@ -109,14 +140,6 @@ fn pair_of(last: NodeId) -> u64 {
     PAIRS + u64::from(last.0) * 8
 }
 
-/// The regions of a peer, as it exports them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tokens {
-    pub(crate) home: RegionToken,
-    pub(crate) cache: RegionToken,
-    pub(crate) fence: RegionToken,
-}
-
 /// A link to a peer, with its imported regions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerLink {
@@ -124,6 +147,7 @@ pub(crate) struct PeerLink {
     home: RemoteRegionId,
     cache: RemoteRegionId,
     fence: RemoteRegionId,
+    tags: Option<RemoteRegionId>,
     /// The question that the peer's adapter has not answered yet. Only one at a time: soft-RoCE starts its
     /// retransmission timer again with each request, so that requests in short intervals put off for ever what a lost
     /// packet needs.
@@ -141,11 +165,20 @@ pub(crate) struct Question {
 
 impl PeerLink {
     /// Imports the regions over a connected link; `None` if that fails.
-    pub(super) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
+    pub(super) fn import(port: &mut dyn Port, id: LinkId, tokens: &MemberRegions) -> Option<Self> {
         let home = port.import(id, &tokens.home).ok()?;
         let cache = port.import(id, &tokens.cache).ok()?;
         let fence = port.import(id, &tokens.fence).ok()?;
-        Some(Self { id, home, cache, fence, question: None })
+        let tags = tokens.tags.map(|tags| port.import(id, &tags)).transpose().ok()?;
+        Some(Self { id, home, cache, fence, tags, question: None })
+    }
+
+    /// The memory that the peer lends, if this processor reaches it and its tags by loads.
+    pub(super) fn direct_home(&self, port: &dyn Port, memory: MemoryId) -> Option<DirectHome> {
+        let tags = port.reach(self.id, self.tags?)?;
+        let bytes = port.reach(self.id, self.home)?;
+        let fence = port.reach_word(self.id, self.fence, FENCE_WORD)?;
+        Some(DirectHome::new(memory, tags, bytes, fence))
     }
 
     pub(super) fn region(&self, cache: bool) -> RemoteRegionId {
@@ -162,33 +195,35 @@ pub(crate) struct Import {
     pub(crate) link: LinkId,
     /// This node dialled it, and waits to be linked to it.
     pub(crate) asked_here: bool,
-    tokens: Tokens,
-    /// The regions imported so far, in the order of [`Tokens`].
+    tokens: MemberRegions,
+    /// The regions imported so far, in the order of [`MemberRegions`].
     imported: Vec<RemoteRegionId>,
 }
 
 impl Import {
-    pub(crate) fn new(node: NodeId, link: LinkId, tokens: Tokens, asked_here: bool) -> Self {
-        Self { node, link, asked_here, tokens, imported: Vec::with_capacity(3) }
+    pub(crate) fn new(node: NodeId, link: LinkId, tokens: MemberRegions, asked_here: bool) -> Self {
+        Self { node, link, asked_here, tokens, imported: Vec::with_capacity(4) }
     }
 
-    pub(super) fn tokens(&self) -> Tokens {
+    pub(super) fn tokens(&self) -> MemberRegions {
         self.tokens
     }
 
     /// The link with its regions; `None` while some are pending.
     pub(super) fn advance(&mut self, port: &mut dyn Port) -> Result<Option<PeerLink>, FabricError> {
-        let Tokens { home, cache, fence } = self.tokens;
-        while let Some(token) = [home, cache, fence].get(self.imported.len()) {
+        let MemberRegions { home, cache, fence, tags } = self.tokens;
+        let all = [Some(home), Some(cache), Some(fence), tags];
+        while let Some(token) = all.iter().flatten().nth(self.imported.len()) {
             match port.try_import(self.link, token)? {
                 Some(region) => self.imported.push(region),
                 None => return Ok(None),
             }
         }
-        let [home, cache, fence] = self.imported[..] else {
+        let [home, cache, fence, ref tags @ ..] = self.imported[..] else {
             return Ok(None);
         };
-        Ok(Some(PeerLink { id: self.link, home, cache, fence, question: None }))
+        let tags = tags.first().copied();
+        Ok(Some(PeerLink { id: self.link, home, cache, fence, tags, question: None }))
     }
 }
 

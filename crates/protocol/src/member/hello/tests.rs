@@ -22,9 +22,10 @@ impl HelloGenerator {
         }
     }
 
-    fn extra(&mut self) -> Vec<u8> {
-        let length = self.0.below(EXTRA_MAX as u64 + 1);
-        (0..length).map(|_| self.0.word() as u8).collect()
+    fn regions(&mut self) -> MemberRegions {
+        let (home, cache, fence) = (self.token(), self.token(), self.token());
+        let tags = (self.0.below(2) == 1).then(|| self.token());
+        MemberRegions { home, cache, fence, tags }
     }
 
     fn hello(&mut self) -> HelloRequest {
@@ -58,10 +59,7 @@ impl HelloGenerator {
             node: NodeId(self.0.word() as u16),
             incarnation: Incarnation(self.0.word()),
             view: ViewNumber(self.0.word()),
-            home: self.token(),
-            cache: self.token(),
-            fence: self.token(),
-            extra: self.extra(),
+            regions: self.regions(),
         })
     }
 
@@ -82,10 +80,7 @@ impl HelloGenerator {
                 node: NodeId(self.0.word() as u16),
                 incarnation: Incarnation(self.0.word()),
                 view: ViewNumber(self.0.word()),
-                home: self.token(),
-                cache: self.token(),
-                fence: self.token(),
-                extra: self.extra(),
+                regions: self.regions(),
             }),
             _ => HelloAnswer::Refusal(JoinRefusal {
                 code: ErrorCode::ALL[self.0.below(ErrorCode::ALL.len() as u64) as usize],

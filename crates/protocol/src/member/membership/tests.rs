@@ -1,5 +1,5 @@
 use super::*;
-use crate::member::{FounderSettings, Leases};
+use crate::member::{FounderSettings, Leases, MemberRegions};
 use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
@@ -47,10 +47,7 @@ fn peer(node: u16, life: u64, view: u64) -> PeerRequest {
         node: NodeId(node),
         incarnation: Incarnation(life),
         view: ViewNumber(view),
-        home: token,
-        cache: token,
-        fence: token,
-        extra: Vec::new(),
+        regions: MemberRegions { home: token, cache: token, fence: token, tags: None },
     }
 }
 
