@@ -39,6 +39,6 @@ pub use memory::{Memory, OutOfBounds};
 pub use mutant::Planted;
 pub use random::Random;
 pub use work::{
-    Access, Completion, CompletionKind, CompletionStatus, LocalSlice, Operation, Receive,
-    RegionKind, RegionToken, RemoteSlice, Source, Work, WorkFlags,
+    Access, Completion, CompletionKind, CompletionStatus, LocalSlice, MemberRegions, Operation,
+    Receive, RegionKind, RegionToken, RemoteSlice, Source, Work, WorkFlags,
 };

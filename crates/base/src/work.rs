@@ -149,6 +149,19 @@ impl RegionToken {
     }
 }
 
+/// The regions that a member exports to the others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MemberRegions {
+    /// Its memory.
+    pub home: RegionToken,
+    /// Its cache: frames of all line sizes.
+    pub cache: RegionToken,
+    /// Its fence words.
+    pub fence: RegionToken,
+    /// The tags of its memory, if others can reach both by loads.
+    pub tags: Option<RegionToken>,
+}
+
 /// A range of bytes in a local region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalSlice {

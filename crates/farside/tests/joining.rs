@@ -4,14 +4,15 @@
 
 use farside::{Config, ErrorCode, Joining, Node, NodeId};
 use farside_base::{
-    Access, Incarnation, LinkId, ReceiveQueueId, RegionId, RegionToken, RemoteKey, ViewNumber,
+    Access, Incarnation, LinkId, MemberRegions, ReceiveQueueId, RegionId, RegionToken, RemoteKey,
+    ViewNumber,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, MemFabric, NotReached, Port, PortSpec, Region, RegionSpec,
     Waiter,
 };
 use farside_fabric_shm::ShmFabric;
-use farside_protocol::member::{HelloAnswer, MemberRegions, PROTOCOL_VERSION, PeerRequest};
+use farside_protocol::member::{HelloAnswer, PROTOCOL_VERSION, PeerRequest};
 use farside_testkit::until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

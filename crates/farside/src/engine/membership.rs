@@ -4,12 +4,12 @@ use super::links::{Import, Inquiry, LinkChange, Links};
 use super::{Engine, FollowUp};
 use crate::progress::Progress;
 use crate::{Error, ErrorCode};
-use farside_base::{Incarnation, LinkId, MemoryId, NodeId, ViewNumber};
+use farside_base::{Incarnation, LinkId, MemberRegions, MemoryId, NodeId, ViewNumber};
 use farside_protocol::coherence;
 use farside_protocol::member::{
     self, Burials, Elsewhere, HelloAnswer, HelloError, HelloRequest, Identity, JoinRefusal,
-    MemberEffect, MemberEvent, MemberMessage, MemberRegions, Membership, Occupancy,
-    PROTOCOL_VERSION, PeerReply, RequestId, Welcome, burial,
+    MemberEffect, MemberEvent, MemberMessage, Membership, Occupancy, PROTOCOL_VERSION, PeerReply,
+    RequestId, Welcome, burial,
 };
 use farside_protocol::wire::{BODY, Violation};
 use std::collections::VecDeque;

@@ -14,7 +14,9 @@ use super::settings::{FounderSettings, Leases};
 use crate::wire::{HOST, Violation, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
+use farside_base::{
+    ErrorCode, Generation, Incarnation, MemberRegions, NodeId, NodeSet, RegionToken, ViewNumber,
+};
 
 /// The version of the whole protocol between nodes. Different versions are incompatible.
 pub const PROTOCOL_VERSION: u32 = 9;
@@ -92,19 +94,6 @@ pub struct Welcome {
     pub limits: u64,
     /// The incarnation of the cluster's founder, which distinguishes clusters of one name.
     pub founder: Incarnation,
-}
-
-/// The regions that a member exports to the others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct MemberRegions {
-    /// Its memory.
-    pub home: RegionToken,
-    /// Its cache: frames of all line sizes.
-    pub cache: RegionToken,
-    /// Its fence words.
-    pub fence: RegionToken,
-    /// The tags of its memory, if others can reach both by loads.
-    pub tags: Option<RegionToken>,
 }
 
 /// Sent to another member: asks for a link.

@@ -32,8 +32,8 @@ pub use canary::MemberMutant;
 pub use event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 pub use hello::{
     AskOccupancy, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join, JoinRefusal,
-    ListedMember, MemberRegions, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume,
-    Resumed, Welcome, valid_cluster_name,
+    ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume, Resumed, Welcome,
+    valid_cluster_name,
 };
 pub use membership::Membership;
 pub use message::{Change, MemberMessage};

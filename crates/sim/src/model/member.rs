@@ -6,12 +6,12 @@
 
 use crate::explorer::{CopyOnWrite, Model, Violation};
 use farside_base::{
-    Access, Incarnation, MemoryId, NodeId, RegionId, RegionToken, RemoteKey, ViewNumber,
+    Access, Incarnation, MemberRegions, MemoryId, NodeId, RegionId, RegionToken, RemoteKey,
+    ViewNumber,
 };
 use farside_protocol::member::{
     Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Leases, MemberEffect,
-    MemberEvent, MemberMessage, MemberRegions, Membership, PROTOCOL_VERSION, PeerRequest,
-    RequestId, Welcome,
+    MemberEvent, MemberMessage, Membership, PROTOCOL_VERSION, PeerRequest, RequestId, Welcome,
 };
 use std::collections::VecDeque;
 

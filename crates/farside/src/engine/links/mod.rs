@@ -14,14 +14,12 @@ use crate::registered::Registered;
 use crate::{Error, ErrorCode, Stats};
 use farside_base::{
     Access, Completion, CompletionKind, CompletionStatus, Limits, LineAddress, LinkId, LocalSlice,
-    NodeId, Operation, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+    MemberRegions, NodeId, Operation, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
     Fabric, LinkEvent, Loss, NotReached, Port, PortSpec, SharedWord, Stop, Waiter,
 };
-use farside_protocol::member::{
-    HelloAnswer, HelloError, HelloRequest, MemberMessage, MemberRegions, RequestId,
-};
+use farside_protocol::member::{HelloAnswer, HelloError, HelloRequest, MemberMessage, RequestId};
 use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use regions::register;

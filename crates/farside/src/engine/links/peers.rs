@@ -1,8 +1,7 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
 use super::regions::{PeerLink, PeerWords};
-use farside_base::{ErrorCode, Incarnation, LinkId, MemoryId, NodeId, NodeSet};
-use farside_protocol::member::MemberRegions;
+use farside_base::{ErrorCode, Incarnation, LinkId, MemberRegions, MemoryId, NodeId, NodeSet};
 use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 use std::collections::BTreeSet;

@@ -6,11 +6,10 @@ use crate::hit::{remove_member, tag_bytes};
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::{
-    Access, LinkId, MemoryId, NodeId, NodeSet, Operation, RegionKind, RemoteRegionId, RemoteSlice,
-    Source, Work, WorkFlags, WorkId,
+    Access, LinkId, MemberRegions, MemoryId, NodeId, NodeSet, Operation, RegionKind,
+    RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Arena, Fabric, FabricError, PeerProcess, Port, RegionSpec, SharedWord};
-use farside_protocol::member::MemberRegions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,9 +1,9 @@
 use super::*;
-use crate::member::{FounderSettings, Leases, MemberRegions};
+use crate::member::{FounderSettings, Leases};
 use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
-use farside_base::{Access, RegionId, RegionToken, RemoteKey};
+use farside_base::{Access, MemberRegions, RegionId, RegionToken, RemoteKey};
 use quorum::of_three;
 
 mod quorum;
