@@ -459,13 +459,14 @@ fn wrong_region_kind_is_rejected_or_harmless() {
         Lie { what: "both turns as bytes", kind: 1, excess: PAGE, reaches: None },
         Lie { what: "a turn of broken pages", kind: 1, excess: 8, reaches: None },
         Lie { what: "absurd bytes", kind: 1, excess: u64::MAX / 2, reaches: None },
-        Lie { what: "no kind", kind: 3, excess: 0, reaches: None },
+        Lie { what: "sparse", kind: 3, excess: 0, reaches: Some(PAGE) },
+        Lie { what: "no kind", kind: 4, excess: 0, reaches: None },
         Lie { what: "no kind at all", kind: 255, excess: 0, reaches: None },
     ] {
         let (fake, _, link) = Fake::linked(&mut victim);
         let reached = import_from_liar(&mut victim, &fake, link, &lie);
         assert_eq!(reached, lie.reaches, "{}", lie.what);
-        if lie.kind > 2 {
+        if lie.kind > 3 {
             victim.only_loses(link);
         }
         victim.port.close(link);

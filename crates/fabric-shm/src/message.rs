@@ -257,7 +257,7 @@ mod tests {
         assert!(ControlMessage::decode(&grant(24, 7)).is_some(), "the place of the access");
         for (at, byte, what) in [
             (24, 64, "access"),
-            (25, 3, "kind"),
+            (25, 4, "kind"),
             (25, 255, "kind"),
             (26, 1, "what follows the kind"),
             (27, 1, "what follows the kind"),

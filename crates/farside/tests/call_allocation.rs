@@ -186,7 +186,8 @@ const LOAD_AND_STORE: &[u8] = b"
 fn global() {
     let config = Config::new(format!("call-allocation-{}", std::process::id()))
         .memory_bytes(1 << 20)
-        .cache_bytes(1 << 20);
+        .cache_bytes(1 << 20)
+        .direct_reads(false);
     let first = Node::create_on(&config, fabric()).expect("a node");
     let second = Node::join_on(&config, fabric()).expect("another");
     let mut session = first.session().expect("a session");

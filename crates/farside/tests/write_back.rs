@@ -7,7 +7,7 @@ use farside::{Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId, Session}
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use farside_testkit::{Process, Random, await_parent, role, say};
+use farside_testkit::{Process, Random, await_parent, role, say, until};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -235,6 +235,8 @@ fn lost_line_is_healed_by_writing_it_whole() {
         assert_eq!(code(there.fetch_add(at(0), 1)), ErrorCode::LineLost);
         assert_eq!(reads(bank, at(0)), [Err(ErrorCode::LineLost); 2]);
 
+        // The kernel closes the links of a killed process before it has ended.
+        until("it can write no more", || bank.home.stats().quarantined_members == 0);
         here.write(at(0), &vec![2; line]).unwrap();
         here.fence().unwrap();
         assert_eq!(reads(bank, at(0)), [Ok(2); 2]);
