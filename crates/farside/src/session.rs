@@ -364,9 +364,13 @@ impl Session {
         self.pending.len() < self.core.limits.writes_in_flight_max as usize
     }
 
-    /// The failure of the last write, if its line is lost and this is known already.
+    /// The failure of the last write, if its line is a lost one of this home.
     fn lost_at_once(&mut self) -> Option<Error> {
         let write = *self.pending.last()?;
+        if Some(write.address.line().memory()) != self.lines.memory() {
+            // An answer that is here already is reported as any other: later.
+            return None;
+        }
         let slot = &self.slots.slots[write.slot];
         if slot.outcome() != Some(Err(ErrorCode::LineLost)) {
             return None;
