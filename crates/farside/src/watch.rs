@@ -120,7 +120,7 @@ impl Timed<'_> {
     ) -> Result<Option<u64>, Error> {
         // Only a copy is invalidated by a change.
         let was_off = self.direct.set_off(true);
-        let word = self.wait_copy(address, deadline, until, condition);
+        let word = self.wait_copy(address, until, condition);
         self.direct.set_off(was_off);
         word
     }
@@ -128,7 +128,6 @@ impl Timed<'_> {
     fn wait_copy(
         &mut self,
         address: GlobalAddress,
-        deadline: Option<Instant>,
         until: Option<Instant>,
         mut condition: impl FnMut(u64) -> bool,
     ) -> Result<Option<u64>, Error> {
