@@ -7,6 +7,7 @@ mod book;
 mod debian;
 mod fenced;
 mod guest;
+mod instructions;
 mod names;
 mod run;
 mod shell;

@@ -19,6 +19,7 @@ pub(crate) const STEPS: &[&str] = &[
     "canary",
     "sanitizer",
     "process",
+    "instructions",
     "demo",
     "rdma",
 ];

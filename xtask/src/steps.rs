@@ -2,6 +2,7 @@
 
 use crate::fenced::fenced_commands;
 use crate::guest;
+use crate::instructions;
 use crate::shell::Shell;
 use crate::tidy;
 
@@ -148,6 +149,13 @@ pub(crate) const ALL: &[Step] = &[
             let tests = tests.map(|test| ["--test", test]);
             shell.cargo_test(&[&["-p", "farside-cli"], tests.as_flattened()].concat())
         },
+    },
+    Step {
+        name: "instructions",
+        sentence: "instructions per operation, counted by callgrind, against a table",
+        within: None,
+        more_by_name: None,
+        run: instructions::run,
     },
     Step {
         name: "demo",

@@ -7,11 +7,12 @@
 //! in transition, memory that is not allocated. Nothing is registered at the home and nothing is cached.
 //!
 //! **Removal.** After its copy, the reader checks that neither it nor the home has been removed, by the fence
-//! words of both. A member stores the fence word of another before it reclaims anything of it.
+//! words of both. A member stores the fence word of another before it reclaims anything of it. A home whose
+//! memory ends first says so in a word behind its tags, since its bytes and its fence word may be zeroed then.
 //!
 //! [`Level::Shared`]: farside_protocol::coherence::Level::Shared
 
-use crate::hit::{Lines, TagValue, is_member, pause, tag_offset};
+use crate::hit::{Lines, TagValue, end_word, is_member, pause, tag_offset};
 use crate::operation::locked;
 use farside_base::{GlobalAddress, MemoryId, NodeId};
 use farside_fabric::{Reached, SharedWord};
@@ -41,6 +42,13 @@ impl DirectHome {
         Self { memory, tags, bytes, fence }
     }
 
+    /// Whether the home is a member and its memory has not ended, checked after the copy. The word of the end
+    /// comes last: it is set before the fence word is zeroed.
+    fn is_there(&self) -> bool {
+        is_member(|order| self.fence.load(order))
+            && self.tags.load_word_after(end_word(self.tags.len())) == Ok(0)
+    }
+
     /// Copies bytes of one line out if its home has the latest; all bytes from `address` on are in one line.
     fn read(&self, lines: &Lines, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         let line = address.line();
@@ -62,7 +70,7 @@ impl DirectHome {
                 return false;
             }
             if self.tags.load_word_after(at) == Ok(seen) {
-                return lines.is_trusted() && is_member(|order| self.fence.load(order));
+                return lines.is_trusted() && self.is_there();
             }
             pause(tries);
         }

@@ -406,6 +406,14 @@ pub(crate) const fn tag_bytes(home_bytes: u64) -> u64 {
     (home_bytes.div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2())) * TAG_BYTES
 }
 
+/// Bytes of a word behind the tags that a home lends.
+pub(crate) const END_BYTES: u64 = TAG_BYTES;
+
+/// The offset of that word in a region of this length. Nonzero: the home's memory has ended.
+pub(crate) const fn end_word(tags_bytes: usize) -> u64 {
+    tags_bytes as u64 - END_BYTES
+}
+
 /// The place of an own line's tag among those of its home; all nodes use the same.
 #[inline(always)]
 fn tag_index(line: LineAddress) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::fabric_error;
 use crate::direct::DirectHome;
-use crate::hit::{remove_member, tag_bytes};
+use crate::hit::{END_BYTES, end_word, remove_member, tag_bytes};
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::{
@@ -40,7 +40,8 @@ pub(crate) struct Regions {
     pub(crate) fence: Arc<Registered>,
     /// The tags of the home memory.
     pub(crate) tags: Arena,
-    /// The same as a region, if peers read the home memory directly.
+    /// The same as a region, if peers read the home memory directly. Its last word says that the memory has
+    /// ended: the other regions may be empty then, while peers still have all of them mapped.
     lent_tags: Option<Arc<Registered>>,
 }
 
@@ -73,11 +74,12 @@ impl Regions {
         let fence = Arc::new(register(fabric, FENCE_BYTES, both)?);
         let cache = Arc::new(register(fabric, cache_bytes, Access::WRITE)?);
         let bytes = tag_bytes(home_bytes);
-        let spec = RegionSpec { bytes, access: Access::READ, kind: RegionKind::Sparse };
+        let with_end = bytes + END_BYTES;
+        let spec = RegionSpec { bytes: with_end, access: Access::READ, kind: RegionKind::Sparse };
         let lent_tags = lends.then(|| Registered::of(fabric, &spec).map(Arc::new)).transpose();
         let lent_tags = lent_tags.map_err(fabric_error)?;
         let tags = match &lent_tags {
-            Some(region) => region.arena.clone(),
+            Some(region) => region.arena.part(0, bytes as usize).unwrap_or(Arena::heap(0)),
             None => Arena::try_heap(bytes as usize).map_err(|reason| {
                 let detail = format!("no memory for {bytes} B of tags: lower memory_bytes");
                 Error::with(ErrorCode::System, format!("{detail} ({reason})"))
@@ -101,10 +103,11 @@ impl Regions {
         }
     }
 
-    /// Ends direct reads by peers, before the memory ends: its bytes may be gone before its tags are.
+    /// Ends direct reads by peers, before the memory ends.
     pub(super) fn end(&self) {
-        if let Some(word) = self.fence_word() {
-            remove_member(|value, order| word.store(value, order));
+        if let Some(tags) = &self.lent_tags {
+            let at = end_word(tags.arena.len());
+            remove_member(|value, order| _ = tags.arena.store(at, value, order));
         }
     }
 

@@ -1,0 +1,85 @@
+//! Instructions per operation, counted by valgrind's callgrind, against a table that may only fall by intent.
+
+use crate::debian::{self, Need};
+use crate::shell::Shell;
+use std::path::Path;
+use std::process::Command;
+
+/// An operation of `crates/farside/examples/instructions.rs`.
+struct Row {
+    operation: &'static str,
+    /// Its instructions; of both nodes where there are two.
+    instructions: u32,
+    /// How often it is executed: few where each execution needs a line of its own.
+    count: u64,
+}
+
+/// Lower a row when an operation takes less; raise one only with the reason in the commit.
+const TABLE: &[Row] = &[
+    Row { operation: "read-local", instructions: 124, count: 20_000 },
+    Row { operation: "read-cached", instructions: 157, count: 20_000 },
+    Row { operation: "read-direct", instructions: 281, count: 20_000 },
+    Row { operation: "write-owned", instructions: 176, count: 20_000 },
+    Row { operation: "fetch-add", instructions: 139, count: 20_000 },
+    Row { operation: "lock", instructions: 226, count: 20_000 },
+    Row { operation: "read-miss", instructions: 19_182, count: 2_000 },
+    Row { operation: "write-miss", instructions: 19_804, count: 2_000 },
+];
+
+/// Percent by which compilers and processors differ.
+const TOLERANCE: f64 = 5.0;
+
+/// Runs the step: an error if an operation takes more than its row.
+pub(crate) fn run(shell: &mut Shell) -> Result<(), String> {
+    debian::ensure(&[Need { what: "valgrind", package: "valgrind" }], &|text| println!("{text}"))?;
+    shell.cargo(&[
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        "farside",
+        "--example",
+        "instructions",
+    ])?;
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+    let program = Path::new(&target).join("release/examples/instructions");
+    let mut over = Vec::new();
+    for row in TABLE {
+        let executed = |count: u64| counted(&program, row.operation, count);
+        let each = (executed(2 * row.count)? - executed(row.count)?) / row.count as f64;
+        let percent = (each / f64::from(row.instructions) - 1.0) * 100.0;
+        println!("{:<12} {each:>8.1} instructions, {percent:+.1} %", row.operation);
+        if percent > TOLERANCE {
+            over.push(format!("{} takes {each:.1}, not {}", row.operation, row.instructions));
+        }
+    }
+    if over.is_empty() { Ok(()) } else { Err(over.join("; ")) }
+}
+
+/// The instructions of a whole run.
+fn counted(program: &Path, operation: &str, count: u64) -> Result<f64, String> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    valgrind.arg(program).args([operation, &count.to_string()]);
+    let output = valgrind.output().map_err(|reason| format!("valgrind: {reason}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    total(&text).filter(|_| output.status.success()).ok_or_else(|| format!("{operation}: {text}"))
+}
+
+/// The total that callgrind prints.
+fn total(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.split_once("Collected : "))?.1;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_read() {
+        let text = "==7== Events    : Ir\n==7== Collected : 123456\n==7==\n";
+        assert_eq!(total(text), Some(123_456.0));
+        assert_eq!(total("==7== Collected : many"), None);
+    }
+}
