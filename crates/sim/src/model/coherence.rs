@@ -21,11 +21,17 @@
 //!   agrees with the tags.
 
 mod actions;
+mod direct_reads;
 mod leave;
 mod properties;
 mod runtime;
 
+#[cfg(canary)]
+pub use direct_reads::DirectReadMutant;
+pub use direct_reads::{DirectReadAction, DirectReadSetup, Reuse};
+
 use crate::explorer::{Model, Violation};
+use direct_reads::DirectReads;
 use farside_base::{GlobalAddress, Grant, Limits, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{
     Coherence, CoherenceMessage, Extent, HeldLine, Here, Level, PlacementTarget, Want,
@@ -104,6 +110,8 @@ pub struct CoherenceSetup {
     pub ignores_recalls: bool,
     /// Last grant of each home before the start.
     pub last_grant: u64,
+    /// Direct reads, and with them the steps of a read, a write, a landing, a free and an allocation.
+    pub direct: DirectReadSetup,
 }
 
 /// A step of the model.
@@ -139,6 +147,8 @@ pub enum CoherenceAction {
     Quiet(u16, u16),
     /// All nodes have settled a death, and no message names the dead node: a new node gets its number.
     Reuse(u16),
+    /// A step that has to do with direct reads.
+    Direct(DirectReadAction),
 }
 
 /// A kind of operation.
@@ -267,6 +277,7 @@ pub struct System {
     reuses: u8,
     /// Nodes that have left, as bits.
     left: u8,
+    direct: DirectReads,
     wrong: Option<String>,
     /// The trace of events, if enabled.
     log: Option<Vec<String>>,
@@ -282,6 +293,14 @@ impl System {
     #[cfg(canary)]
     pub fn with_mutant(setup: CoherenceSetup, mutant: CoherenceMutant) -> Self {
         Self::with_machines(setup, |node| Coherence::with_mutant(node, &limits(), mutant))
+    }
+
+    /// As `new`, with a defect of direct reads.
+    #[cfg(canary)]
+    pub fn with_read_mutant(setup: CoherenceSetup, mutant: DirectReadMutant) -> Self {
+        let mut system = Self::new(setup);
+        system.direct.mutant = farside_base::Planted::new(mutant);
+        system
     }
 
     fn with_machines(setup: CoherenceSetup, machine: impl Fn(NodeId) -> Coherence) -> Self {
@@ -318,6 +337,7 @@ impl System {
             deaths: setup.deaths,
             reuses: setup.reuses,
             left: 0,
+            direct: DirectReads::new(&setup.direct, setup.homes.len()),
             wrong: None,
             log: None,
             setup: Rc::new(setup),
@@ -420,6 +440,7 @@ impl Model for System {
         let mut actions = Vec::new();
         self.enabled_internal(&mut actions);
         self.enabled_external(&mut actions);
+        self.drop_waiting(&mut actions);
         actions
     }
 
@@ -442,6 +463,7 @@ impl Model for System {
             CoherenceAction::Settle(node, dead) => self.settle(node, dead),
             CoherenceAction::Quiet(node, dead) => self.quiet(node, dead),
             CoherenceAction::Reuse(node) => self.reuse(node),
+            CoherenceAction::Direct(action) => self.apply_direct(action),
         }
     }
 
@@ -473,6 +495,7 @@ impl PartialEq for System {
             && self.truths == other.truths
             && self.budgets() == other.budgets()
             && self.left == other.left
+            && self.direct == other.direct
             && self.wrong == other.wrong
     }
 }
@@ -487,6 +510,7 @@ impl Hash for System {
         self.late.hash(state);
         self.truths.hash(state);
         (self.budgets(), self.left).hash(state);
+        self.direct.hash(state);
         self.wrong.hash(state);
     }
 }

@@ -68,12 +68,16 @@ impl System {
         }
         let writes = matches!(kind, CoherenceOperation::Write | CoherenceOperation::Overwrite);
         if writes && self.tag(node, line).held.level == Level::Dirty {
-            return self.write_next(node, line); // a hit
+            return match self.writes_in_steps(node, line) {
+                true => self.begin_write(line),
+                false => self.write_next(node, line), // a hit
+            };
         }
         let operation = self.issue(node, line, kind);
         let (here, address) = (self.here(node, line), self.address(line));
         if kind == CoherenceOperation::Retire {
             self.truth(line).retiring = true;
+            self.begin_free(line);
             let event = CoherenceEvent::Retire { operation, line: address, here };
             return self.step(node, event);
         }
@@ -164,8 +168,15 @@ impl System {
     }
 
     pub(super) fn allocate(&mut self, line: u8) {
-        self.tell(|| format!("line {line} is allocated again"));
+        if self.direct.is_on() {
+            return self.begin_allocation(line);
+        }
         self.allocations -= 1;
+        self.allocate_again(line);
+    }
+
+    pub(super) fn allocate_again(&mut self, line: u8) {
+        self.tell(|| format!("line {line} is allocated again"));
         let home = self.home(line);
         if self.tag(home, line).held.level != Level::Dirty {
             self.wrong("a freed line is not its home's alone");
@@ -194,6 +205,7 @@ impl System {
         self.places.retain(|place| place.from != node);
         self.flights.retain(|flight| flight.to != node);
         self.late.retain(|late| late.to != node);
+        self.direct.reads.retain(|read| read.node != node);
     }
 
     pub(in crate::model) fn notice(&mut self, node: u16, dead: u16) {
@@ -307,6 +319,7 @@ impl System {
             actions.extend(lines.into_iter().map(|line| CoherenceAction::Finish(number, line)));
             self.enabled_by_death(number, node, actions);
         }
+        self.enabled_direct_steps(actions);
     }
 
     fn enabled_by_death(
@@ -356,7 +369,8 @@ impl System {
             // The runtime keeps the memory in quarantine.
             let home = self.home(line);
             let held_back = self.late.iter().any(|late| (late.to, late.line) == (home, line));
-            if alive && !truth.allocated && self.allocations > 0 && !held_back {
+            let free = !truth.allocated && self.is_reusable(line);
+            if alive && free && self.allocations > 0 && !held_back {
                 actions.push(CoherenceAction::Allocate(line));
             }
         }
@@ -368,6 +382,7 @@ impl System {
                 actions.push(CoherenceAction::Reuse(*node));
             }
         }
+        self.enabled_direct(actions);
     }
 
     fn enabled_operations(

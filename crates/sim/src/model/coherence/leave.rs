@@ -11,7 +11,8 @@ impl System {
     pub(in crate::model) fn state_violation(&self) -> Option<Violation> {
         let lines = 0..self.setup.homes.len() as u8;
         let copies = || lines.map(|line| self.copies_violation(line)).find_map(|found| found);
-        self.wrong.clone().or_else(copies).or_else(|| self.pins_violation()).map(Violation)
+        let found = self.wrong.clone().or_else(copies).or_else(|| self.pins_violation());
+        found.or_else(|| self.words_violation()).map(Violation)
     }
 
     /// Messages in flight from one node to another, by class.
@@ -97,7 +98,8 @@ impl System {
             | CoherenceAction::Notice(..)
             | CoherenceAction::Settle(..)
             | CoherenceAction::Quiet(..)
-            | CoherenceAction::Reuse(_) => None,
+            | CoherenceAction::Reuse(_)
+            | CoherenceAction::Direct(_) => None,
         }
     }
 }

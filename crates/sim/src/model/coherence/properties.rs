@@ -8,7 +8,7 @@ impl System {
     pub(super) fn copies_violation(&self, line: u8) -> Option<String> {
         let truth = self.truths[usize::from(line)];
         let (mut readers, mut writers) = (0, 0);
-        for (number, node) in self.alive() {
+        for (number, node) in self.holders(line) {
             let tag = node.tags[usize::from(line)];
             readers += u32::from(tag.held.level > Level::Invalid);
             writers += u32::from(tag.held.level == Level::Dirty);
@@ -30,7 +30,8 @@ impl System {
                 let home = self.home(operation.line);
                 let stays =
                     tag.held.level >= operation.kind.want().level() && tag.value == operation.seen;
-                if !stays && node.noticed >> home & 1 == 0 {
+                let removed = self.is_removed_by(home, number);
+                if !stays && !removed && node.noticed >> home & 1 == 0 {
                     return Some(format!("a pinned line of n{number} does not stay as it is"));
                 }
             }
@@ -40,7 +41,7 @@ impl System {
 
     /// Checks the properties of states with nothing in flight.
     pub(in crate::model) fn rest_violation(&self) -> Option<String> {
-        for (number, node) in self.alive() {
+        for (number, node) in self.alive().filter(|(number, _)| !self.is_fenced(*number)) {
             if let Some(operation) = node.waiting.iter().chain(&node.flushing).next() {
                 return Some(format!("{operation:?} of n{number} waits for ever"));
             }
@@ -60,12 +61,12 @@ impl System {
                 }
             }
         }
-        None
+        self.refusal_violation()
     }
 
     fn directory_violation(&self, home: u16, node: &CoherenceNode, line: u8) -> Option<String> {
         let address = self.address(line);
-        for (number, other) in self.alive().filter(|(number, _)| *number != home) {
+        for (number, other) in self.holders(line).filter(|(number, _)| *number != home) {
             let HeldLine { level, grant } = other.tags[usize::from(line)].held;
             let copy = (NodeId(number), grant);
             let owner = node.machine.owner(address).filter(|owner| owner.0 == copy.0);

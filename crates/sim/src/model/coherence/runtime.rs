@@ -56,7 +56,7 @@ impl System {
         if CoherenceMessage::decode(&message.encode()) != Ok(message) {
             self.wrong("a message changes on the wire");
         }
-        if !self.node(to).alive {
+        if !self.node(to).alive || self.is_removed_by(to, from) {
             return;
         }
         let flight = MessageInFlight { from, to, message, bytes };
@@ -107,6 +107,7 @@ impl System {
             self.wrong("bytes change while they are on their way");
         }
         self.tag_mut(node, line).value = value;
+        self.bytes_change(node, line, value);
     }
 
     pub(super) fn is_leaving(&self, node: u16, line: u8) -> bool {
@@ -140,6 +141,7 @@ impl System {
         }
         let canonical = if held.level == Level::Invalid { HeldLine::default() } else { held };
         self.tag_mut(node, line).held = canonical;
+        self.level_changes(node, line, canonical.level);
     }
 
     fn release(&mut self, node: u16, line: u8) {
@@ -157,6 +159,7 @@ impl System {
         for line in 0..self.setup.homes.len() as u8 {
             if self.home(line) == home && self.tag(node, line).held.level > Level::Invalid {
                 self.tag_mut(node, line).held = HeldLine::default();
+                self.direct.word_changes(node, line);
                 self.release(node, line);
             }
         }
@@ -203,7 +206,9 @@ impl System {
             return self.wrong("an operation is ready before its line is");
         }
         match operation.kind {
-            CoherenceOperation::Read if tag.value != self.truth(line).latest => {
+            CoherenceOperation::Read
+                if tag.value != self.truth(line).latest && !self.is_fenced(node) =>
+            {
                 self.wrong("a read is old")
             }
             CoherenceOperation::Read => {}
@@ -218,7 +223,15 @@ impl System {
         }
     }
 
+    /// Writes the next version, unless the node finds its fence word set.
     pub(super) fn write_next(&mut self, node: u16, line: u8) {
+        if !self.is_fenced(node) {
+            self.write_version(node, line);
+        }
+    }
+
+    pub(super) fn write_version(&mut self, node: u16, line: u8) {
+        self.direct.word_changes(node, line);
         let truth = self.truth(line);
         truth.latest += 1;
         let latest = truth.latest;
@@ -236,7 +249,7 @@ impl System {
 
     fn retired(&mut self, line: u8) {
         let home = self.home(line);
-        let others = self.alive().any(|(number, node)| {
+        let others = self.holders(line).any(|(number, node)| {
             number != home && node.tags[usize::from(line)].held.level > Level::Invalid
         });
         if others || self.is_leaving(home, line) || self.is_coming(home, line) {
@@ -245,6 +258,7 @@ impl System {
         let truth = self.truth(line);
         truth.allocated = false;
         truth.retiring = false;
+        self.line_retired(line);
     }
 
     fn fail(&mut self, node: u16, id: OperationId, code: ErrorCode) {
@@ -257,7 +271,7 @@ impl System {
         };
         let left = self.left >> self.home(operation.line) & 1 == 1;
         let freed = self.retires < self.setup.retires;
-        let died = self.deaths < self.setup.deaths;
+        let died = self.deaths < self.setup.deaths || self.direct.fenced;
         let reason = match code {
             ErrorCode::Unallocated => freed,
             ErrorCode::LineLost => died,
