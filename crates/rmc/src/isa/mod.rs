@@ -44,6 +44,11 @@ impl Register {
     /// How many there are.
     pub const COUNT: usize = 11;
 
+    /// All of them, in order.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+
     /// Register `number`, if there is one.
     pub const fn new(number: u8) -> Option<Self> {
         if number < 11 { Some(Self(number)) } else { None }

@@ -19,13 +19,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::bounds::{Bounds, Loop};
-use super::counted::{Again, Behind, Counted, Tries, Turn};
+use super::counted::{Behind, Counted, Mark, Tries, Turn};
 use super::induction::Count;
 use super::problem::Problem;
 use super::state::{AbstractState, CELLS_MAX, Spot};
 use super::step::{Next, Stepper};
 use crate::cost::Cost;
-use crate::isa::Instruction;
 
 /// Visited states of one slot that are compared with every path there. Others are found by their hash, for a path with
 /// the same numbers.
@@ -93,15 +92,8 @@ enum Recalled {
     Open(usize),
 }
 
-/// The result of beginning a loop summarization.
-enum Counting {
-    /// The path continues with the general state of the loop.
-    Begun,
-    /// An earlier summarization of the loop is abandoned, and the path resumes where that began.
-    Before(Walk),
-}
-
 /// A piece of a path, from one join point or branch to the next.
+#[derive(Default)]
 struct Stretch {
     /// Its own cost.
     own: Cost,
@@ -116,8 +108,6 @@ struct Stretch {
 
 pub(super) struct Explorer {
     pub(super) stepper: Box<Stepper>,
-    /// Loop headers, by slot.
-    heads: Vec<bool>,
     /// How often paths reached each slot without being pruned; saturates.
     visits: Vec<u8>,
     memories: Vec<Vec<VisitedState>>,
@@ -136,8 +126,8 @@ pub(super) struct Explorer {
     has_counted: bool,
     /// Failed attempts at summarization, by slot.
     tries: Vec<Tries>,
-    /// The last slot with a back edge to each loop header.
-    ends: Vec<u32>,
+    /// The last slot with a back edge to each loop header, by slot.
+    ends: Vec<Option<u32>>,
     /// Instructions explored in abandoned summarizations.
     wasted: u64,
     bounds: Bounds,
@@ -179,7 +169,6 @@ impl Explorer {
         let slots = stepper.program.code.len();
         let state = AbstractState::new(stepper.limits.context_bytes_max, &mut stepper.known);
         let mut explorer = Self {
-            heads: super::structure::loop_heads(&stepper.program),
             visits: alloc::vec![0; slots],
             memories: (0..slots).map(|_| Vec::new()).collect(),
             older: BTreeMap::new(),
@@ -201,7 +190,7 @@ impl Explorer {
             cells: 0,
             stepper,
         };
-        explorer.open(None, None);
+        explorer.open(None);
         explorer
     }
 
@@ -250,10 +239,9 @@ impl Explorer {
         }
     }
 
-    fn open(&mut self, other: Option<(usize, AbstractState)>, remembered: Option<usize>) {
+    fn open(&mut self, remembered: Option<usize>) {
         self.settle();
-        let (own, behind) = (Cost::default(), Behind::default());
-        self.path.push(Stretch { own, behind, other, remembered, older: None });
+        self.path.push(Stretch { remembered, ..Stretch::default() });
     }
 
     /// Ends stretches until one has an unexplored successor. Fails with the whole cost if none has.
@@ -268,13 +256,13 @@ impl Explorer {
             if let Some((slot, state)) = stretch.other.take() {
                 self.cells -= state.cells();
                 // The other successor is a separate stretch, so that its cost is counted separately.
-                self.open(None, None);
+                self.open(None);
                 return Ok(Walk::Going(Going { at: slot, state, since: 0 }));
             }
             behind = core::mem::take(&mut stretch.behind);
             behind.add(stretch.own);
             let (remembered, older) = (stretch.remembered, stretch.older);
-            if let Some(counted) = self.counted.pop_if(|counted| counted.stretch == at - 1) {
+            if let Some(counted) = self.counted.pop_if(|counted| counted.mark.stretch == at - 1) {
                 self.cells -= counted.cells();
                 behind = counted.cost(behind);
             }
@@ -293,7 +281,7 @@ impl Explorer {
     fn advance(&mut self, going: Going) -> Result<Walk, (usize, Problem)> {
         let Going { mut at, mut state, mut since } = going;
         while self.walked < self.pause {
-            if self.stepper.facts.meetings[at] && !self.is_end(at, &state) {
+            if self.stepper.facts.meetings[at] {
                 if self.stepper.known.is_full() {
                     self.keep(&mut state);
                 }
@@ -321,18 +309,9 @@ impl Explorer {
                         continue;
                     };
                     let (mut first, mut second) = (at + 1, target);
-                    let ends = self.is_end(target, &other);
-                    if ends && self.walked < self.pause {
-                        match self.end(target, other) {
-                            Ok(()) => at = first,
-                            Err(problem) => return self.fail(target, problem),
-                        }
-                        continue;
-                    }
-                    // An exit is explored first, also if the step has to end before it. So is a back edge in a
-                    // summarized loop: whether the summarization holds is known there, and work on other paths may be
-                    // discarded.
-                    if ends || target <= at && !state.counts.is_empty() {
+                    // A back edge in a summarized loop is explored first: whether the summarization holds is known
+                    // there, and work on other paths may be discarded.
+                    if target <= at && !state.counts.is_empty() {
                         core::mem::swap(&mut first, &mut second);
                         core::mem::swap(&mut state, &mut other);
                     }
@@ -340,7 +319,7 @@ impl Explorer {
                     if let Some(stretch) = self.path.last_mut() {
                         stretch.other = Some((second, other));
                     }
-                    self.open(None, None);
+                    self.open(None);
                     at = first;
                 }
                 Next::End => {
@@ -352,37 +331,15 @@ impl Explorer {
         Ok(Walk::Going(Going { at, state, since }))
     }
 
-    /// Whether a path ends at a slot, so that visited states are of no use there.
-    fn is_end(&self, at: usize, state: &AbstractState) -> bool {
-        self.stepper.program.code[at] == Instruction::Exit && state.frames.len() == 1
-    }
-
-    /// Ends one successor of the present stretch, an exit; the other one becomes a new stretch.
-    fn end(&mut self, at: usize, mut state: AbstractState) -> Result<(), Problem> {
-        self.settle();
-        self.walked += 1;
-        self.stepper.step(&mut state, at)?;
-        self.stepper.spare.push(state);
-        let mut behind = Behind::end();
-        behind.add(core::mem::take(&mut self.stepper.cost));
-        if let Some(stretch) = self.path.last_mut() {
-            stretch.behind.or(behind);
-        }
-        self.open(None, None);
-        Ok(())
-    }
-
     /// Handles a problem: abandons the innermost summarization, which may have caused it, else reports it.
     fn fail(&mut self, at: usize, problem: Problem) -> Result<Walk, (usize, Problem)> {
         let innermost = self.counted.len().checked_sub(1);
-        let back = innermost.and_then(|place| self.give_up(place, Again::Never));
-        back.ok_or((at, problem))
+        innermost.and_then(|place| self.give_up(place, None)).ok_or((at, problem))
     }
 
     /// Handles a path at a join point. Returns how the exploration continues, or `None` for the next instruction.
     /// `since` counts the join points since the last visited state.
     fn meet(&mut self, at: usize, state: &mut AbstractState, since: &mut u32) -> Option<Walk> {
-        let mut leaves = false;
         for count in (0..state.counts.len()).rev() {
             let Some(place) = self.place_of(&state.counts[count]) else { continue };
             if self.counted[place].at != at {
@@ -390,49 +347,39 @@ impl Explorer {
             }
             match self.counted[place].turn(count, state, &self.stepper.known) {
                 Turn::Other => {}
-                Turn::Leaves => {
-                    state.counts.remove(count);
-                    leaves = true;
-                }
-                Turn::Same => {
-                    let id = self.counted[place].id();
-                    return Some(Walk::Ended(Behind::turn(id)));
-                }
-                Turn::Another(again) => return self.give_up(place, again),
+                Turn::Same => return Some(Walk::Ended(Behind::turn(self.counted[place].mark.id))),
+                Turn::Fails(turns) => return self.give_up(place, turns),
             }
         }
         match self.recall(at, state) {
             Recalled::Nothing => {}
             Recalled::Cost(cost) => return Some(Walk::Ended(cost)),
             Recalled::Open(memory) => {
-                if self.heads[at] && self.count_ranges(at, memory, state) {
+                if self.count_ranges(at, memory, state) {
                     *since = 0;
                     return None;
                 }
                 let hidden = self.hides(at, self.memories[at][memory].number, state);
-                let back = hidden.and_then(|place| self.give_up(place, Again::Never));
+                let back = hidden.and_then(|place| self.give_up(place, None));
                 return Some(back.unwrap_or_else(|| self.endless()));
             }
         }
         // A visited state costs a copy: recorded at loop headers, at repeated visits, and every few join points.
         *since += 1;
         self.visits[at] = self.visits[at].saturating_add(1);
-        let may_count = self.heads[at] && !leaves;
-        match may_count.then(|| self.count_constants(at, state)).flatten() {
-            Some(Counting::Begun) => *since = 0,
-            Some(Counting::Before(walk)) => return Some(walk),
-            None if self.heads[at] || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) => {
-                self.remember(at, state);
-                *since = 0;
-            }
-            None => {}
+        let head = self.ends[at].map(|end| Loop { head: at, end: end as usize });
+        if head.is_some_and(|loops| self.count_constants(loops, state)) {
+            *since = 0;
+        } else if head.is_some() || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) {
+            self.remember(at, state);
+            *since = 0;
         }
         None
     }
 
     /// The index of the summarization that a count belongs to.
     fn place_of(&self, count: &Count) -> Option<usize> {
-        self.counted.binary_search_by_key(&count.id, Counted::id).ok()
+        self.counted.binary_search_by_key(&count.id, |counted| counted.mark.id).ok()
     }
 
     /// The summarization that may hide the end of a path contained in this visited state: the path is within its loop
@@ -441,12 +388,12 @@ impl Explorer {
         let counts = state.counts.last().and_then(|count| self.place_of(count));
         let within = || {
             let since = self.counted.iter().rposition(|counted| {
-                let loop_of = |head: usize| head..=self.ends[head] as usize;
+                let loop_of = |head: usize| head..=self.ends[head].map_or(head, |end| end as usize);
                 let program = &self.stepper.program;
                 let nested = loop_of(counted.at).contains(&at)
                     || loop_of(at).contains(&counted.at)
                     || program.function_at(at) != program.function_at(counted.at);
-                counted.memory <= memory && nested
+                counted.mark.memory <= memory && nested
             });
             since.filter(|place| self.counted[*place].of.is_none())
         };
@@ -466,70 +413,74 @@ impl Explorer {
         Walk::Ended(Behind::endless())
     }
 
-    /// Begins a summarization by constants, if the path has returned to the header with moved counters.
-    fn count_constants(&mut self, at: usize, state: &mut AbstractState) -> Option<Counting> {
+    /// Begins a summarization by constants, if the path has returned to the header with moved counters. Returns whether
+    /// it has begun.
+    fn count_constants(&mut self, loops: Loop, state: &mut AbstractState) -> bool {
+        let (at, mark) = (loops.head, self.mark());
         let open = |memory: &&VisitedState| memory.cost.is_none();
-        let memory = self.memories[at].iter().rev().find(open)?;
-        let loops = Loop { head: at, end: self.ends[at] as usize };
+        let Some(memory) = self.memories[at].iter().rev().find(open) else { return false };
         let known = &mut self.stepper.known;
         if self.tries[at].of_constants_are_over() || !self.stepper.counts {
             if self.stepper.widens {
                 state.widen(&memory.state, self.bounds.bounded(loops), known);
             }
-            return None;
+            return false;
         }
-        let id = (loops, self.counted_ever);
         let hints = (self.tries[at], &self.bounds);
-        let (counted, general) = Counted::of_constants(id, (&memory.state, state), hints, known)?;
-        if let Some(left) = self.counted.iter().rposition(|left| left.goes_on_as(&counted)) {
-            return self.give_up(left, Again::Never).map(Counting::Before);
-        }
+        let states = (&memory.state, &*state);
+        let Some(begun) = Counted::of_constants((loops, mark), states, hints, known) else {
+            return false;
+        };
         self.has_counted = true;
-        let memory = self.remembered.len() as u32;
         self.remember(at, state);
-        self.count(counted, memory, (state, general));
-        Some(Counting::Begun)
+        self.count(begun, state);
+        true
     }
 
     /// Begins a summarization by ranges for a path that is contained in a visited state. Returns whether it has begun.
     fn count_ranges(&mut self, at: usize, memory: usize, state: &mut AbstractState) -> bool {
         let memory = &self.memories[at][memory];
         let is_tried = |counted: &Counted| counted.at == at && counted.of == Some(memory.number);
-        if self.tries[at].of_ranges_are_over() || self.counted.iter().any(is_tried) {
+        let never = self.ends[at].is_none() || self.tries[at].of_ranges_are_over();
+        if never || self.counted.iter().any(is_tried) {
             return false;
         }
-        let (id, known) = ((at, self.counted_ever), &self.stepper.known);
         let states = ((memory.number, &memory.state), &*state);
-        let Some((counted, general)) = Counted::of_ranges(id, states, &self.bounds, known) else {
+        let (mark, known) = (self.mark(), &self.stepper.known);
+        let Some(begun) = Counted::of_ranges((at, mark), states, &self.bounds, known) else {
             return false;
         };
         // The general state holds in every iteration, so it is a visited state.
-        let memory = self.remembered.len() as u32;
-        self.remember(at, &counted.general);
-        self.count(counted, memory, (state, general));
+        self.remember(at, &begun.0.general);
+        self.count(begun, state);
         true
     }
 
-    /// Continues with the general state of a loop. Its stretch is open; `memory` numbers its first visited state.
-    fn count(
-        &mut self,
-        mut counted: Counted,
-        memory: u32,
-        (state, general): (&mut AbstractState, AbstractState),
-    ) {
+    /// What a summarization that begins with a visited state needs to know if it is abandoned.
+    fn mark(&self) -> Mark {
+        Mark {
+            id: self.counted_ever,
+            stretch: self.path.len(),
+            memory: self.remembered.len() as u32,
+            walked: self.walked,
+            wasted: self.wasted,
+            facts: self.stepper.facts.of_all,
+        }
+    }
+
+    /// Continues with the general state of a loop.
+    fn count(&mut self, (counted, general): (Counted, AbstractState), state: &mut AbstractState) {
         self.counted_ever += 1;
         self.cells += counted.cells();
-        (counted.stretch, counted.memory) = (self.path.len() - 1, memory);
-        (counted.walked, counted.wasted) = (self.walked, self.wasted);
-        counted.facts = self.stepper.facts.of_all();
         self.counted.push(counted);
         *state = general;
     }
 
-    /// Abandons a summarization, with those within it, and resumes at its header, where another attempt may follow.
-    fn give_up(&mut self, mut place: usize, again: Again) -> Option<Walk> {
+    /// Abandons a summarization, with those within it, and resumes at its header, where another attempt may follow,
+    /// with this trip count.
+    fn give_up(&mut self, mut place: usize, turns: Option<u64>) -> Option<Walk> {
         let most = WASTED_MAX * self.stepper.program.code.len() as u64;
-        let since = self.counted.get(place).map_or(0, |counted| self.walked - counted.walked);
+        let since = self.counted.get(place).map_or(0, |counted| self.walked - counted.mark.walked);
         if self.wasted + since > most {
             // The budget for failed attempts is exhausted: unroll all loops, from the outermost candidate on.
             self.stepper.counts = false;
@@ -540,26 +491,31 @@ impl Explorer {
         let counted = self.counted.drain(place..).next()?;
         // Discard the cost of what was stepped there.
         self.stepper.cost = Cost::default();
-        for (_, state) in self.path.drain(counted.stretch..).filter_map(|stretch| stretch.other) {
+        for (_, state) in
+            self.path.drain(counted.mark.stretch..).filter_map(|stretch| stretch.other)
+        {
             self.cells -= state.cells();
             self.stepper.spare.push(state);
         }
         // Discard its visited states: their paths may not have been explored to the end.
-        for slot in self.remembered.drain(counted.memory as usize..) {
+        for slot in self.remembered.drain(counted.mark.memory as usize..) {
             let memories = &mut self.memories[slot as usize];
-            while let Some(memory) = memories.pop_if(|memory| memory.number >= counted.memory) {
+            while let Some(memory) = memories.pop_if(|memory| memory.number >= counted.mark.memory)
+            {
                 self.cells -= memory.state.cells();
                 self.stepper.spare.push(memory.state);
             }
         }
-        for (_, memory) in self.older.extract_if(.., |_, memory| memory.number >= counted.memory) {
+        for (_, memory) in
+            self.older.extract_if(.., |_, memory| memory.number >= counted.mark.memory)
+        {
             self.cells -= memory.state.cells();
             self.stepper.spare.push(memory.state);
         }
-        self.tries[counted.at].add(&counted, again);
-        self.stepper.facts.restore(counted.facts);
+        self.tries[counted.at].add(&counted, turns);
+        self.stepper.facts.of_all = counted.mark.facts;
         // Counts what nested summarizations discarded once.
-        self.wasted = counted.wasted + (self.walked - counted.walked);
+        self.wasted = counted.mark.wasted + (self.walked - counted.mark.walked);
         Some(Walk::Going(Going { at: counted.at, state: counted.before, since: 0 }))
     }
 
@@ -606,7 +562,7 @@ impl Explorer {
     }
 
     fn remember(&mut self, at: usize, state: &AbstractState) {
-        self.open(None, Some(at));
+        self.open(Some(at));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
         let number = self.remembered.len() as u32;

@@ -137,8 +137,7 @@ impl SymbolLink {
     pub(super) fn above(self, multiple: Self) -> Option<Scalar> {
         let of = multiple.form.multiple_of()?;
         let remainder = Scalar::range(0, u64::from(of) - 1);
-        let apart = Scalar::constant((self.add() - multiple.add()) as u64);
-        let above = Scalar::alu(Width::Double, AluOp::Add, &remainder, &apart);
+        let above = remainder.by(AluOp::Add, (self.add() - multiple.add()) as u64);
         (self.is_related(multiple) && self.is_whole()).then_some(above)
     }
 
@@ -225,27 +224,25 @@ impl SymbolLink {
 
     /// What a number with the link `other` is where one with this link is in `known`.
     pub(super) fn implied(self, known: &Scalar, other: Self) -> Option<Scalar> {
-        let shift = |op, of: &Scalar| Scalar::alu(Width::Double, op, of, &Scalar::constant(32));
         let is_scaled = |form: Form| form.scale().filter(|by| *by > 0).map(u64::from);
         if self.form.is_divided() || other.form.is_divided() || is_scaled(self.form).is_some() {
             return None;
         }
         let sum = match self.form {
             Form::WHOLE => *known,
-            Form::UPPER_WHOLE => shift(AluOp::ShiftRight, known),
-            Form::UPPER => lower_half(&shift(AluOp::ShiftRight, known))?,
+            Form::UPPER_WHOLE => known.by(AluOp::ShiftRight, 32),
+            Form::UPPER => lower_half(&known.by(AluOp::ShiftRight, 32))?,
             _ => lower_half(known)?,
         };
-        let by = Scalar::constant((i64::from(other.add) - i64::from(self.add)) as u64);
-        let sum = Scalar::alu(Width::Double, AluOp::Add, &sum, &by);
+        let sum = sum.by(AluOp::Add, (other.add() - self.add()) as u64);
         if let Some(by) = is_scaled(other.form) {
-            return Some(Scalar::alu(Width::Double, AluOp::ShiftLeft, &sum, &Scalar::constant(by)));
+            return Some(sum.by(AluOp::ShiftLeft, by));
         }
         Some(match other.form {
             Form::WHOLE => sum,
             Form::ZERO => sum.zero_extended(),
             Form::SIGN => sum.sign_extended(),
-            _ => shift(AluOp::ShiftLeft, &sum),
+            _ => sum.by(AluOp::ShiftLeft, 32),
         })
     }
 }

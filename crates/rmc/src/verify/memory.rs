@@ -51,7 +51,8 @@ impl Stepper {
             return Err(Problem::ReadOnly { memory: memory(place) });
         }
         if place == Pointee::Context {
-            self.facts.context_bytes = self.facts.context_bytes.max(reach.end.max(0) as u64);
+            let bytes = &mut self.facts.of_all.context_bytes;
+            *bytes = (*bytes).max(reach.end.max(0) as u64);
         }
         let bit = match place {
             Pointee::Constants => 1,

@@ -9,12 +9,10 @@ use crate::isa::{Condition, Width, compare};
 enum Relation {
     Equal,
     NotEqual,
-    Less,
-    LessEqual,
-    SignedLess,
-    SignedLessEqual,
-    Set,
-    NotSet,
+    /// Less, by this at least: by 1, or by 0 where the two may be equal.
+    Less(u8),
+    SignedLess(u8),
+    Set(bool),
 }
 
 /// The operands where the condition holds, or does not; `None` when that cannot be.
@@ -25,33 +23,25 @@ pub(super) fn refine(
     a: &Scalar,
     b: &Scalar,
 ) -> Option<(Scalar, Scalar)> {
-    use Relation::{Equal, Less, LessEqual, NotEqual, NotSet, Set, SignedLess, SignedLessEqual};
     // Known numbers cannot be refined; only the condition is decided.
     if a.is_exact() && b.is_exact() {
         let same = compare(width, condition, a.least, b.least) == holds;
         return same.then_some((*a, *b));
     }
-    let (relation, swapped) = match (condition, holds) {
-        (Condition::Equal, true) | (Condition::NotEqual, false) => (Equal, false),
-        (Condition::NotEqual, true) | (Condition::Equal, false) => (NotEqual, false),
-        (Condition::Less, true) | (Condition::GreaterEqual, false) => (Less, false),
-        (Condition::LessEqual, true) | (Condition::Greater, false) => (LessEqual, false),
-        (Condition::Greater, true) | (Condition::LessEqual, false) => (Less, true),
-        (Condition::GreaterEqual, true) | (Condition::Less, false) => (LessEqual, true),
-        (Condition::SignedLess, true) | (Condition::SignedGreaterEqual, false) => {
-            (SignedLess, false)
+    use Condition::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual, Set};
+    use Condition::{SignedGreater, SignedLess, SignedLessEqual};
+    let (relation, swapped) = match condition {
+        Equal | NotEqual if (condition == Equal) == holds => (Relation::Equal, false),
+        Equal | NotEqual => (Relation::NotEqual, false),
+        Set => (Relation::Set(holds), false),
+        _ => {
+            // Where `a < b` does not hold, `b <= a` does.
+            let is_less = matches!(condition, Less | LessEqual | SignedLess | SignedLessEqual);
+            let is_strict = matches!(condition, Less | Greater | SignedLess | SignedGreater);
+            let by = u8::from(is_strict == holds);
+            let unsigned = matches!(condition, Less | LessEqual | Greater | GreaterEqual);
+            (if unsigned { Relation::Less(by) } else { Relation::SignedLess(by) }, is_less != holds)
         }
-        (Condition::SignedLessEqual, true) | (Condition::SignedGreater, false) => {
-            (SignedLessEqual, false)
-        }
-        (Condition::SignedGreater, true) | (Condition::SignedLessEqual, false) => {
-            (SignedLess, true)
-        }
-        (Condition::SignedGreaterEqual, true) | (Condition::SignedLess, false) => {
-            (SignedLessEqual, true)
-        }
-        (Condition::Set, true) => (Set, false),
-        (Condition::Set, false) => (NotSet, false),
     };
     let (first, second) = if swapped { (b, a) } else { (a, b) };
     let (first, second) = match width {
@@ -76,24 +66,15 @@ fn double(relation: Relation, mut a: Scalar, mut b: Scalar) -> Option<(Scalar, S
                 exclude(&mut b, not)?;
             }
         }
-        Relation::Less => {
-            a.most = a.most.min(b.most.checked_sub(1)?);
-            b.least = b.least.max(a.least.checked_add(1)?);
+        Relation::Less(by) => {
+            a.most = a.most.min(b.most.checked_sub(by.into())?);
+            b.least = b.least.max(a.least.checked_add(by.into())?);
         }
-        Relation::LessEqual => {
-            a.most = a.most.min(b.most);
-            b.least = b.least.max(a.least);
+        Relation::SignedLess(by) => {
+            a.signed_most = a.signed_most.min(b.signed_most.checked_sub(by.into())?);
+            b.signed_least = b.signed_least.max(a.signed_least.checked_add(by.into())?);
         }
-        Relation::SignedLess => {
-            a.signed_most = a.signed_most.min(b.signed_most.checked_sub(1)?);
-            b.signed_least = b.signed_least.max(a.signed_least.checked_add(1)?);
-        }
-        Relation::SignedLessEqual => {
-            a.signed_most = a.signed_most.min(b.signed_most);
-            b.signed_least = b.signed_least.max(a.signed_least);
-        }
-        Relation::Set | Relation::NotSet => {
-            let set = matches!(relation, Relation::Set);
+        Relation::Set(set) => {
             let other = a;
             mask(&mut a, b.as_constant(), set)?;
             mask(&mut b, other.as_constant(), set)?;
@@ -124,24 +105,15 @@ fn word(relation: Relation, mut a: Scalar, mut b: Scalar) -> Option<(Scalar, Sca
                 exclude32(&mut b, not as u32)?;
             }
         }
-        Relation::Less => {
-            a.most32 = a.most32.min(b.most32.checked_sub(1)?);
-            b.least32 = b.least32.max(a.least32.checked_add(1)?);
+        Relation::Less(by) => {
+            a.most32 = a.most32.min(b.most32.checked_sub(by.into())?);
+            b.least32 = b.least32.max(a.least32.checked_add(by.into())?);
         }
-        Relation::LessEqual => {
-            a.most32 = a.most32.min(b.most32);
-            b.least32 = b.least32.max(a.least32);
+        Relation::SignedLess(by) => {
+            a.signed_most32 = a.signed_most32.min(b.signed_most32.checked_sub(by.into())?);
+            b.signed_least32 = b.signed_least32.max(a.signed_least32.checked_add(by.into())?);
         }
-        Relation::SignedLess => {
-            a.signed_most32 = a.signed_most32.min(b.signed_most32.checked_sub(1)?);
-            b.signed_least32 = b.signed_least32.max(a.signed_least32.checked_add(1)?);
-        }
-        Relation::SignedLessEqual => {
-            a.signed_most32 = a.signed_most32.min(b.signed_most32);
-            b.signed_least32 = b.signed_least32.max(a.signed_least32);
-        }
-        Relation::Set | Relation::NotSet => {
-            let set = matches!(relation, Relation::Set);
+        Relation::Set(set) => {
             let (low_a, low_b) = (a.zero_extended(), b.zero_extended());
             mask(&mut a, low_b.as_constant(), set)?;
             mask(&mut b, low_a.as_constant(), set)?;

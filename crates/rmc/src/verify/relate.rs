@@ -78,8 +78,7 @@ impl Stepper {
         if number.link.is_none() || add == 0 {
             return (number, 0);
         }
-        let by = Scalar::constant(add as u64);
-        let set = Scalar::alu(Width::Double, AluOp::Sub, self.known.get(number.id), &by);
+        let set = self.known.get(number.id).by(AluOp::Sub, add as u64);
         (Number { id: self.known.intern(&set), link: number.link.symbol() }, add)
     }
 
@@ -159,9 +158,21 @@ impl Stepper {
             None if known.most < 1 << 31 => self.fresh(&known),
             None => return None,
         };
-        let terms = [Number { id: Id::UNKNOWN, ..whole }, Number::UNKNOWN];
-        self.relate(state, Relation { kind: RelationKind::Half, terms, sum: named });
+        self.relate_half(state, whole.link, named);
         Some(named)
+    }
+
+    /// Relates a symbol with its lower half.
+    fn relate_half(&self, state: &mut AbstractState, whole: SymbolLink, half: Number) {
+        let terms = [Number { id: Id::UNKNOWN, link: whole }, Number::UNKNOWN];
+        self.relate(state, Relation { kind: RelationKind::Half, terms, sum: half });
+    }
+
+    /// A number as a new symbol that is known by its lower half.
+    fn with_half(&mut self, state: &mut AbstractState, number: Number, half: Number) -> Number {
+        let link = self.new_symbol();
+        self.relate_half(state, link, half);
+        Number { link, ..number }
     }
 
     /// A number that is an extended lower half, as what is known of that half.
@@ -174,8 +185,7 @@ impl Stepper {
         };
         // Modulo 2^32 the lower half of the sum is that of the half and the distance.
         let add = number.link.add() as u64;
-        let known = self.known.get(half.id);
-        let set = Scalar::alu(Width::Double, AluOp::Add, known, &Scalar::constant(add));
+        let set = self.known.get(half.id).by(AluOp::Add, add);
         let met = self.known.get(number.id).meet(&set);
         let Some(met) = met.filter(|_| set.most < 1 << 31) else { return number };
         let link = half.link.through(Width::Double, AluOp::Add, Some(add), false);
@@ -209,15 +219,12 @@ impl Stepper {
             return result;
         };
         let Some(link) = half.link.scaled(by) else { return result };
-        let set = Scalar::alu(Width::Double, op, self.known.get(half.id), &Scalar::constant(by));
+        let set = self.known.get(half.id).by(op, by);
         if set.most >= 1 << 31 {
             return result;
         }
-        let sum = Number { id: self.known.intern(&set), link };
-        let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
-        let terms = [whole, Number::UNKNOWN];
-        self.relate(state, Relation { kind: RelationKind::Half, terms, sum });
-        Number { link: whole.link, ..result }
+        let half = Number { id: self.known.intern(&set), link };
+        self.with_half(state, result, half)
     }
 
     /// Whether a number is its own lower half, extended either way.
@@ -261,10 +268,7 @@ impl Stepper {
         // A sum that is too far from its symbol has no link, and its set alone does not say which number it is.
         let half =
             if half.link.is_none() { Number { link: self.new_symbol(), ..half } } else { half };
-        let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
-        let terms = [whole, Number::UNKNOWN];
-        self.relate(state, Relation { kind: RelationKind::Half, terms, sum: half });
-        Some(Number { link: whole.link, ..result })
+        Some(self.with_half(state, result, half))
     }
 
     /// The result of `a op b` in `dst`, related to its operands where it is a sum or difference of unknown numbers
@@ -335,16 +339,14 @@ impl Stepper {
         let symbol = match known {
             Some(known) => known,
             None => {
-                let by = Scalar::constant(add as u64);
-                let set = *self.known.get(result.id);
-                let symbol = self.fresh(&Scalar::alu(Width::Double, AluOp::Sub, &set, &by));
+                let set = self.known.get(result.id).by(AluOp::Sub, add as u64);
+                let symbol = self.fresh(&set);
                 let (terms, sum) = if is_sum { ([a, b], symbol) } else { ([symbol, b], a) };
                 self.relate(state, Relation { kind: RelationKind::Sum, terms, sum });
                 symbol
             }
         };
-        let by = Scalar::constant(add as u64);
-        let set = Scalar::alu(Width::Double, AluOp::Add, self.known.get(symbol.id), &by);
+        let set = self.known.get(symbol.id).by(AluOp::Add, add as u64);
         let met = self.known.get(result.id).meet(&set);
         let id = met.map_or(result.id, |met| self.known.intern(&met));
         Number { id, link: symbol.link.through(Width::Double, AluOp::Add, Some(add as u64), false) }
@@ -363,10 +365,9 @@ impl Stepper {
         if !self.near(offset) || !self.near(length) {
             return None;
         }
-        let by = Scalar::constant((offset.link.add() + length.link.add()) as u64);
-        let sum = Scalar::alu(Width::Double, AluOp::Add, self.known.get(relation.sum.id), &by);
-        let scale = Scalar::constant(scale);
-        Some(Scalar::alu(Width::Double, AluOp::ShiftLeft, &sum, &scale).signed_most)
+        let add = (offset.link.add() + length.link.add()) as u64;
+        let sum = self.known.get(relation.sum.id).by(AluOp::Add, add);
+        Some(sum.by(AluOp::ShiftLeft, scale).signed_most)
     }
 
     /// Learns of the other numbers of relations what follows from what is known of this symbol now.
@@ -421,13 +422,10 @@ impl Stepper {
         state: &mut AbstractState,
         (width, condition): (Width, Condition),
         (dst, src): (Register, Operand),
-        target: usize,
     ) -> bool {
         let Operand::Register(src) = src else { return false };
         let unordered =
             matches!(condition, Condition::Equal | Condition::NotEqual | Condition::Set);
-        let strongly = &self.facts.live.strongly;
-        let live = strongly[self.at + 1] | strongly.get(target).copied().unwrap_or(0);
         if unordered || width == Width::Word || dst == src {
             return false;
         }
@@ -436,15 +434,7 @@ impl Stepper {
             (Value::Address(at, a), Value::Address(place, b)) if at == place => (a, b),
             _ => return false,
         };
-        let is_term = |link: SymbolLink| state.relations.iter().any(|it| it.other(link).is_some());
-        // Of a copy that is compared the whole is used.
-        let matters = |register: Register, number: Number| {
-            let is_whole = |it: Number| it.link.is_whole() && it.link.is_related(number.link);
-            live >> register.number() & 1 == 1
-                || number.link.is_half() && state.number_that(is_whole).is_some()
-        };
-        let of_use = matters(dst, a) && matters(src, b) || is_term(a.link) || is_term(b.link);
-        if !of_use || self.is_constant(a) || self.is_constant(b) {
+        if self.is_constant(a) || self.is_constant(b) {
             return false;
         }
         let small = [a, b].iter().any(|number| {
@@ -508,14 +498,13 @@ impl Stepper {
             (high.signed_most - low.signed_least).max(i64::from(is_strict)),
         );
         let ((x, c), (y, e)) = (self.symbol_of(least), self.symbol_of(greatest));
-        let alu = |op, a: &Scalar, b: &Scalar| Scalar::alu(Width::Double, op, a, b);
-        let apart = Scalar::constant((c - e) as u64);
-        let slack = alu(AluOp::Add, &difference, &apart);
+        let slack = difference.by(AluOp::Add, (c - e) as u64);
         let mut found = false;
         for at in 0..state.relations.len() {
             let Some(relation) = state.relations.get(at).copied() else { break };
             let Some(z) = relation.other(y.link).filter(|z| !z.link.is_none()) else { continue };
-            let sum = alu(AluOp::Sub, self.known.get(relation.sum.id), &slack);
+            let sum = self.known.get(relation.sum.id);
+            let sum = Scalar::alu(Width::Double, AluOp::Sub, sum, &slack);
             self.sum_is_in(state, (x, z), &sum);
             found = true;
         }

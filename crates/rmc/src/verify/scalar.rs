@@ -341,6 +341,11 @@ impl Scalar {
         }
     }
 
+    /// `self op constant`, of 64 bits.
+    pub(super) fn by(&self, op: AluOp, constant: u64) -> Self {
+        Self::alu(Width::Double, op, self, &Self::constant(constant))
+    }
+
     /// The lower `size` in another order.
     pub(super) fn bytes(order: Order, size: Size, a: &Self) -> Self {
         if let Some(value) = a.as_constant() {

@@ -87,12 +87,20 @@ impl Value {
         }
     }
 
+    /// A number or address with this set of numbers or offsets.
+    pub(super) fn with_set(self, id: Id) -> Self {
+        match self {
+            Self::Address(place, _) => Self::Address(place, Number::unlinked(id)),
+            _ => Self::Number(Number::unlinked(id)),
+        }
+    }
+
     fn leads_to_frame(&self, depth: u8) -> bool {
         matches!(self, Self::Address(Pointee::Stack(at), _) if *at >= depth)
     }
 
     /// The number, or the offset of the address.
-    fn number(&self) -> Option<Number> {
+    pub(super) fn number(&self) -> Option<Number> {
         match self {
             Self::Number(number) | Self::Address(_, number) => Some(*number),
             Self::Nothing | Self::Handle(_) => None,
@@ -509,8 +517,7 @@ impl AbstractState {
     pub(super) fn forget_counts(&mut self, dead: u16) {
         if !self.counts.is_empty() {
             let depth = self.depth();
-            let dies = |(register, _): &(u8, i64)| dead >> register & 1 == 1;
-            self.counts.retain(|count| count.depth != depth || !count.added().iter().any(dies));
+            self.counts.retain(|count| count.depth != depth || count.counters & dead == 0);
         }
     }
 

@@ -32,19 +32,25 @@ pub(super) enum Next {
     End,
 }
 
-/// Facts collected over all paths.
-#[derive(Default)]
-pub(super) struct Facts {
+/// The facts that are restored when a summarization is abandoned.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FactsOfAll {
     /// Greatest number of bytes of parameters read.
     pub(super) context_bytes: u64,
     /// Greatest number of frames in use.
     pub(super) frames: usize,
+    /// Whether some path ends.
+    pub(super) ends: bool,
+}
+
+/// Facts collected over all paths.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) of_all: FactsOfAll,
     /// Slots that some path reaches.
     pub(super) reached: Vec<bool>,
     /// The memory areas that each slot accesses, as bits.
     pub(super) places: Vec<u8>,
-    /// Whether some path ends.
-    pub(super) ends: bool,
     /// Slots that copy an uninitialised register.
     pub(super) undefined: Vec<usize>,
     /// Join points. This and the next are known before any path is explored.
@@ -56,34 +62,11 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn new(slots: usize) -> Self {
         Self {
-            context_bytes: 0,
-            frames: 1,
+            of_all: FactsOfAll { frames: 1, ..FactsOfAll::default() },
             reached: alloc::vec![false; slots],
             places: alloc::vec![0; slots],
-            ends: false,
-            undefined: Vec::new(),
-            meetings: Vec::new(),
-            live: Live::default(),
+            ..Self::default()
         }
-    }
-}
-
-/// The part of [`Facts`] that is restored when a summarization is abandoned.
-#[derive(Clone, Copy, Default)]
-pub(super) struct FactsOfAll {
-    context_bytes: u64,
-    frames: usize,
-    ends: bool,
-}
-
-impl Facts {
-    pub(super) fn of_all(&self) -> FactsOfAll {
-        let Self { context_bytes, frames, ends, .. } = *self;
-        FactsOfAll { context_bytes, frames, ends }
-    }
-
-    pub(super) fn restore(&mut self, all: FactsOfAll) {
-        (self.context_bytes, self.frames, self.ends) = (all.context_bytes, all.frames, all.ends);
     }
 }
 
@@ -269,9 +252,6 @@ impl Stepper {
         let op = if self.adds(state, (width, op), (dst, src)) { AluOp::Add } else { op };
         self.link_term(state, (width, op), (dst, src));
         let b = self.operand(state, src)?;
-        if (width, op) == (Width::Double, AluOp::Div) && matches!(src, Operand::Immediate(_)) {
-            self.name(state, dst);
-        }
         let a = if op.is_move() { Value::UNKNOWN } else { value(state, dst)? };
         let double = width == Width::Double;
         let alu = |a: &Scalar, b: &Scalar| Scalar::alu(width, op, a, b);
@@ -285,13 +265,10 @@ impl Stepper {
                 Value::Number(self.related(state, (width, op), (dst, src), (a, b), result))
             }
             (AluOp::Move, _, b) if double => b,
-            (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b)) if double => {
-                let to = self.result(a, b, alu);
-                let to = self.linked(to, (width, op), (a, b));
-                let to = self.related(state, (width, op), (dst, src), (a, b), to);
-                self.moved(place, to)?
-            }
-            (AluOp::Add, Value::Number(a), Value::Address(place, b)) if double => {
+            (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b))
+            | (AluOp::Add, Value::Number(a), Value::Address(place, b))
+                if double =>
+            {
                 let to = self.result(a, b, alu);
                 let to = self.linked(to, (width, op), (a, b));
                 let to = self.related(state, (width, op), (dst, src), (a, b), to);
@@ -417,17 +394,6 @@ impl Stepper {
         }
     }
 
-    /// Gives a number and its copies a symbol of their own, if they are another function of one than a sum.
-    fn name(&mut self, state: &mut AbstractState, register: Register) {
-        let Value::Number(number) = state.value(register) else { return };
-        if number.link.may_be_whole() {
-            return;
-        }
-        let symbol = self.new_symbol();
-        let copies = state.numbers_mut().filter(|copy| copy.link == number.link);
-        copies.for_each(|copy| copy.link = symbol);
-    }
-
     /// A result with the link that follows from those of its operands, unless it has one.
     fn linked(
         &mut self,
@@ -494,7 +460,7 @@ impl Stepper {
         src: Operand,
     ) -> Result<Next, Problem> {
         let target = self.target()?;
-        let relates = self.may_relate(state, (width, condition), (dst, src), target);
+        let relates = self.may_relate(state, (width, condition), (dst, src));
         let (a, b) = (value(state, dst)?, self.operand(state, src)?);
         let double = width == Width::Double;
         let ways = match (a, b) {
@@ -601,14 +567,15 @@ impl Stepper {
         frame.registers[1..6].copy_from_slice(&state.frame().registers[1..6]);
         state.frame_mut().registers[0..6].fill(Value::Nothing);
         state.frames.push(frame);
-        self.facts.frames = self.facts.frames.max(state.frames.len());
+        let frames = &mut self.facts.of_all.frames;
+        *frames = (*frames).max(state.frames.len());
         Ok(Next::At(to))
     }
 
     fn exit(&mut self, state: &mut AbstractState) -> Result<Next, Problem> {
         let result = state.value(Register::R0);
         if state.frames.len() == 1 {
-            self.facts.ends = true;
+            self.facts.of_all.ends = true;
             return match result {
                 Value::Number(_) => Ok(Next::End),
                 Value::Nothing => Err(Problem::Uninitialised { register: Register::R0 }),
@@ -711,9 +678,7 @@ impl Stepper {
     ) -> Result<(Pointee, Scalar), Problem> {
         match value(state, base)? {
             Value::Address(place, at) => {
-                let by = Scalar::constant(i64::from(offset) as u64);
-                let at = self.known.get(at.id);
-                Ok((place, Scalar::alu(Width::Double, AluOp::Add, at, &by)))
+                Ok((place, self.known.get(at.id).by(AluOp::Add, i64::from(offset) as u64)))
             }
             found => Err(Problem::NotAnAddress { register: base, found: self.describe(&found) }),
         }

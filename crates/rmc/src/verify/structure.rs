@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::problem::Problem;
 use crate::helpers::Helper;
-use crate::isa::{Instruction, Register, Wide, encode};
+use crate::isa::{AtomicOp, Instruction, Register, Wide, encode};
 use crate::limits::Limits;
 use crate::program::Program;
 
@@ -62,7 +62,7 @@ fn one(program: &Program, slot: usize, instruction: Instruction) -> Result<(), P
         return Ok(());
     }
     encode(instruction).map_err(|_| Problem::NoSuchForm)?;
-    if written(instruction).contains(&Some(Register::R10)) {
+    if written(instruction) == Some(Register::R10) {
         return Err(Problem::FramePointer);
     }
     let own = program.function_at(slot).ok_or(Problem::BadFunctions)?;
@@ -112,19 +112,19 @@ fn data(program: &Program, value: Wide) -> Result<(), Problem> {
     if at < count + end { Ok(()) } else { Err(Problem::NoSuchData { what, at, count }) }
 }
 
-/// Registers that an instruction writes, but for calls.
-pub(super) fn written(instruction: Instruction) -> [Option<Register>; 1] {
-    [match instruction {
+/// The register that an instruction writes, but for calls.
+pub(super) fn written(instruction: Instruction) -> Option<Register> {
+    match instruction {
         Instruction::Alu { dst, .. }
         | Instruction::Bytes { dst, .. }
         | Instruction::LoadWide { dst, .. }
         | Instruction::Load { dst, .. } => Some(dst),
-        Instruction::Atomic { op, fetch: true, src, .. } => match op {
-            crate::isa::AtomicOp::CompareExchange => Some(Register::R0),
-            _ => Some(src),
-        },
+        Instruction::Atomic { op: AtomicOp::CompareExchange, fetch: true, .. } => {
+            Some(Register::R0)
+        }
+        Instruction::Atomic { fetch: true, src, .. } => Some(src),
         _ => None,
-    }]
+    }
 }
 
 /// Join points: targets of jumps, starts of functions, and the slots after calls of functions.
@@ -144,27 +144,14 @@ pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     points
 }
 
-/// The back edges, each with its target.
-fn back_jumps(program: &Program) -> impl Iterator<Item = (usize, usize)> {
-    program.code.iter().enumerate().filter_map(|(slot, instruction)| {
-        let target = usize::try_from(instruction.jump_target(slot)?).ok()?;
-        (target <= slot).then_some((slot, target))
-    })
-}
-
-/// For each target of a back edge, the last slot that jumps to it; else the slot itself.
-pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
-    let mut ends: Vec<u32> = (0..program.code.len() as u32).collect();
-    for (slot, target) in back_jumps(program) {
-        ends[target] = slot as u32;
+/// For each loop header, a target of a back edge, the last slot that jumps to it.
+pub(super) fn loop_ends(program: &Program) -> Vec<Option<u32>> {
+    let mut ends = alloc::vec![None; program.code.len()];
+    for (slot, instruction) in program.code.iter().enumerate() {
+        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
+        if let Some(head) = target.filter(|target| *target <= slot) {
+            ends[head] = Some(slot as u32);
+        }
     }
     ends
-}
-
-/// Targets of back edges, and starts of functions.
-pub(super) fn loop_heads(program: &Program) -> Vec<bool> {
-    let mut heads = alloc::vec![false; program.code.len()];
-    let starts = program.functions.iter().map(|function| function.start);
-    back_jumps(program).map(|(_, target)| target).chain(starts).for_each(|head| heads[head] = true);
-    heads
 }

@@ -146,7 +146,7 @@ impl Verification {
         let budget = explorer.stepper.limits.budget;
         let has_counted = explorer.has_counted();
         match explored {
-            Explored::Closed(_) if !explorer.stepper.facts.ends => {
+            Explored::Closed(_) if !explorer.stepper.facts.of_all.ends => {
                 Err(refusal(&explorer.stepper, None, Problem::NeverEnds))
             }
             Explored::Closed(worst) if worst.within(&budget) => {
@@ -182,7 +182,7 @@ impl Verification {
         self.walked += fixpoint.walked() - before;
         match found {
             Ok(false) => Ok(VerificationStage::Fixpoint(fixpoint)),
-            Ok(true) if fixpoint.stepper.facts.ends => {
+            Ok(true) if fixpoint.stepper.facts.of_all.ends => {
                 let worst = metered_worst(Cost::ENDLESS, fixpoint.stepper.limits.budget);
                 Ok(VerificationStage::Operations(fixpoint.stepper, worst, true))
             }
@@ -326,8 +326,8 @@ fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
         metered,
         start_cost: charges.as_ref().map_or(0, |charges| charges.start(0)),
         charges,
-        frames: facts.frames,
-        context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
+        frames: facts.of_all.frames,
+        context_bytes: u32::try_from(facts.of_all.context_bytes).unwrap_or(u32::MAX),
         unreached,
         places: facts.places,
         meetings: facts.meetings,
