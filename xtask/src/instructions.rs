@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// An operation of `crates/farside/examples/instructions.rs`.
-struct Row {
+struct OperationRow {
     operation: &'static str,
     /// Its instructions; of both nodes where there are two.
     instructions: u32,
@@ -15,15 +15,15 @@ struct Row {
 }
 
 /// Lower a row when an operation takes less; raise one only with the reason in the commit.
-const TABLE: &[Row] = &[
-    Row { operation: "read-local", instructions: 124, count: 20_000 },
-    Row { operation: "read-cached", instructions: 157, count: 20_000 },
-    Row { operation: "read-direct", instructions: 281, count: 20_000 },
-    Row { operation: "write-owned", instructions: 176, count: 20_000 },
-    Row { operation: "fetch-add", instructions: 139, count: 20_000 },
-    Row { operation: "lock", instructions: 226, count: 20_000 },
-    Row { operation: "read-miss", instructions: 19_182, count: 2_000 },
-    Row { operation: "write-miss", instructions: 19_804, count: 2_000 },
+const TABLE: &[OperationRow] = &[
+    OperationRow { operation: "read-local", instructions: 124, count: 20_000 },
+    OperationRow { operation: "read-cached", instructions: 157, count: 20_000 },
+    OperationRow { operation: "read-direct", instructions: 281, count: 20_000 },
+    OperationRow { operation: "write-owned", instructions: 176, count: 20_000 },
+    OperationRow { operation: "fetch-add", instructions: 139, count: 20_000 },
+    OperationRow { operation: "lock", instructions: 226, count: 20_000 },
+    OperationRow { operation: "read-miss", instructions: 19_182, count: 2_000 },
+    OperationRow { operation: "write-miss", instructions: 19_804, count: 2_000 },
 ];
 
 /// Percent by which compilers and processors differ.
