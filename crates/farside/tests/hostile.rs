@@ -9,6 +9,7 @@ use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
 use farside_fabric::{Fabric, FabricError, Port, PortSpec, Posted};
 use farside_protocol::member::{Join, PROTOCOL_VERSION};
 use farside_protocol::wire::Family;
+use farside_testkit::until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ farside_testkit::on_each_fabric! { mem shm => (
     peer_of_another_version_gets_version_mismatch
     junk_instead_of_a_hello_is_refused
     peer_that_breaks_the_protocol_is_dropped_alone
+    joiner_that_breaks_the_protocol_is_dropped_alone
     allocation_outside_of_the_memory_of_its_home_is_refused
 )}
 
@@ -183,9 +185,13 @@ fn peer_that_breaks_the_protocol_is_dropped_alone(fabric: &str) {
 
         // The third node's next message is false, to any recipient.
         let mut liar = third.session().unwrap();
+        liar.set_timeout(Some(Duration::from_secs(30)));
         armed.store(1, Ordering::SeqCst);
         let answer = liar.read_u64(kept);
-        assert!(answer.is_err() || answer == Ok(7), "{name}: {answer:?}");
+        let code = answer.as_ref().map_err(|error| error.code);
+        let states = || [&first, &second, &third].map(Node::describe).join("\n");
+        assert!(code != Err(ErrorCode::TimedOut), "{name}: {}", states());
+        assert!(code.is_err() || code == Ok(&7), "{name}: {answer:?}");
         drop(liar);
 
         let start = Instant::now();
@@ -199,6 +205,34 @@ fn peer_that_breaks_the_protocol_is_dropped_alone(fabric: &str) {
         assert_eq!(second.session().unwrap().read_u64(kept), Ok(7), "{name}");
         let error = session.read_u64(gone).unwrap_err();
         assert_eq!(error.code, ErrorCode::NodeLost, "{name}: {error}");
+    }
+}
+
+/// Its messages may arrive before its link is known to be up.
+fn joiner_that_breaks_the_protocol_is_dropped_alone(fabric: &str) {
+    let make = &*named(fabric);
+    let lies: [(&str, Lie); 3] = [
+        ("early-cut", |message| message.truncate(20)),
+        ("early-empty", |message| message.clear()),
+        ("early-family", |message| message[0] = 99),
+    ];
+    for (name, lie) in lies {
+        let config = config(name, fabric);
+        let first = Node::create_on(&config, make()).unwrap();
+        let (bad, armed) = liar(make(), honest, lie);
+        armed.store(1, Ordering::SeqCst);
+        // It may be linked before its first message is read, or say several things at a time, which are true.
+        let joined = Node::join_on(&config, bad);
+        let mut session = joined.as_ref().ok().and_then(|joined| joined.session().ok());
+        until(name, || {
+            if let Some(session) = &mut session {
+                session.set_timeout(Some(Duration::from_millis(100)));
+                let _ = session.alloc_on(64, NodeId(0));
+            }
+            first.members().iter().filter(|member| member.alive).count() == 1
+        });
+        drop((session, joined));
+        assert_undisturbed(&first, &config, make);
     }
 }
 

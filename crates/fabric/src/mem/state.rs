@@ -7,27 +7,27 @@ use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
     RegionKind, RegionToken, RemoteKey, RemoteRegionId,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// Most receive queues of a port at a time.
 const QUEUES_MAX: usize = 4096;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProcessNumber(pub(super) u32);
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PortNumber(u64);
 
 #[derive(Default)]
 pub(super) struct MemState {
     processes: u32,
     regions_made: u32,
-    regions: HashMap<(ProcessNumber, RegionId), MemRegion>,
-    listeners: HashMap<String, PortNumber>,
+    regions: BTreeMap<(ProcessNumber, RegionId), MemRegion>,
+    listeners: BTreeMap<String, PortNumber>,
     ports_made: u64,
-    ports: HashMap<PortNumber, PortState>,
+    ports: BTreeMap<PortNumber, PortState>,
 }
 
 /// A region as its owner recorded it, against which each request is checked.
@@ -40,11 +40,11 @@ pub(super) struct MemRegion {
 
 pub(super) struct PortState {
     pub(super) process: ProcessNumber,
-    pub(super) links: HashMap<LinkId, MemLink>,
+    pub(super) links: BTreeMap<LinkId, MemLink>,
     /// Numbers below were given out; one without an entry in `links` is closed.
     links_made: u32,
     imports_made: u32,
-    pub(super) queues: HashMap<ReceiveQueueId, MemReceiveQueue>,
+    pub(super) queues: BTreeMap<ReceiveQueueId, MemReceiveQueue>,
     queues_made: u32,
     pub(super) completions: VecDeque<UnpolledCompletion>,
     /// Entries of `completions` that end requests of this port, not receives.
@@ -76,7 +76,7 @@ pub(super) struct MemLink {
     pub(super) peer: (PortNumber, LinkId),
     pub(super) state: LinkState,
     pub(super) queue: Option<ReceiveQueueId>,
-    pub(super) imports: HashMap<RemoteRegionId, RegionToken>,
+    pub(super) imports: BTreeMap<RemoteRegionId, RegionToken>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,10 +174,10 @@ impl MemState {
         }
         let port = PortState {
             process,
-            links: HashMap::new(),
+            links: BTreeMap::new(),
             links_made: 0,
             imports_made: 0,
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
             queues_made: 0,
             completions: VecDeque::with_capacity(capabilities.outstanding_max as usize),
             requests_finished: 0,
@@ -470,7 +470,7 @@ impl MemState {
 
 impl MemLink {
     fn new(peer: (PortNumber, LinkId), state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
-        Self { peer, state, queue, imports: HashMap::new() }
+        Self { peer, state, queue, imports: BTreeMap::new() }
     }
 }
 

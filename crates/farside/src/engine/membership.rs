@@ -494,7 +494,7 @@ impl Engine {
     /// Processes messages that arrived before their link was known to be connected.
     pub(crate) fn early_messages(&mut self, node: NodeId, link: LinkId) {
         for bytes in self.links.take_early(link) {
-            self.message(node, Some(&bytes));
+            self.message(node, bytes.as_ref());
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) enum Arrival {
     /// A message of a peer; `None` for one of a wrong length.
     Message(NodeId, Option<[u8; MESSAGE]>),
     /// A message over a link to no known peer.
-    Early(LinkId, [u8; MESSAGE]),
+    Early(LinkId, Option<[u8; MESSAGE]>),
     /// The bytes of a line have landed at a peer.
     Placed(LineAddress),
     /// A member was reached by a membership query.
@@ -129,7 +129,7 @@ pub(crate) struct Links {
     /// [`AT_RENDEZVOUS`] for events of that port.
     events_at: u64,
     /// Messages over links that are not known to be up yet.
-    early: Vec<(LinkId, [u8; MESSAGE])>,
+    early: Vec<(LinkId, Option<[u8; MESSAGE]>)>,
     /// WRITEs of lines to peers in progress, each posted before the message that announces it.
     placements: WritesInFlight<LineWrite>,
     credits_per_class: u32,
@@ -287,10 +287,10 @@ impl Links {
         let whole = completion.bytes as usize == MESSAGE
             && self.messages.arena.read(slot * MESSAGE_SLOT, &mut bytes).is_ok();
         self.post_receive(slot);
+        let bytes = whole.then_some(bytes);
         match self.peers.node(completion.link) {
-            Some(node) => Arrival::Message(node, whole.then_some(bytes)),
-            None if whole => Arrival::Early(completion.link, bytes),
-            None => Arrival::Nothing,
+            Some(node) => Arrival::Message(node, bytes),
+            None => Arrival::Early(completion.link, bytes),
         }
     }
 
@@ -344,12 +344,12 @@ impl Links {
     }
 
     /// Keeps a message over a link that is being established.
-    pub(super) fn keep_early(&mut self, link: LinkId, bytes: [u8; MESSAGE]) {
+    pub(super) fn keep_early(&mut self, link: LinkId, bytes: Option<[u8; MESSAGE]>) {
         self.early.push((link, bytes));
     }
 
     /// Takes the messages that arrived before their link was known to be up.
-    pub(super) fn take_early(&mut self, link: LinkId) -> Vec<[u8; MESSAGE]> {
+    pub(super) fn take_early(&mut self, link: LinkId) -> Vec<Option<[u8; MESSAGE]>> {
         self.early.extract_if(.., |(early, _)| *early == link).map(|(_, bytes)| bytes).collect()
     }
 
