@@ -133,6 +133,7 @@ fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<No
         "node",
         "hits",
         "misses",
+        "direct reads",
         "hit rate",
         "invalidations",
         "evictions",
@@ -142,11 +143,12 @@ fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<No
     let mut table = Table::new(heads);
     let mut all = Vec::new();
     for (index, stats) in table_cluster.cluster.stats()? {
-        let accesses = (stats.hits + stats.misses).max(1);
+        let accesses = (stats.hits + stats.misses + stats.direct_reads).max(1);
         table.row([
             table_cluster.cluster.node(index).to_string(),
             count(stats.hits),
             count(stats.misses),
+            count(stats.direct_reads),
             format!("{:.1}%", stats.hits as f64 * 100.0 / accesses as f64),
             count(stats.invalidations),
             count(stats.evictions),

@@ -19,7 +19,7 @@ use farside_fabric::{Reached, SharedWord};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How often a read is tried while the home changes the line: about as long as a read by the protocol takes.
+/// How often a read is tried while the home changes the line; then the protocol answers.
 const TRIES: u32 = 64;
 
 /// The memory of another home, which this processor reaches by loads.

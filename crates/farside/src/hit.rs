@@ -12,11 +12,15 @@
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; only the engine reads it |
 //! | the time until which accesses hit | the engine alone | any time |
+//! | the word behind the tags that this node lends | this node | before its memory ends |
 //! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
 //! A reader loads the tag, copies, and loads it again: an unchanged tag without the busy bit means that no
 //! writer and no change of level came in between (a sequence lock per line). A reader of the cache also
 //! loads the key after the first load of the tag, because the key may have changed before.
+//!
+//! Other nodes read the tags and bytes of this node's own lines in the same way, and change neither tags nor
+//! the bytes of a line that they do not own ([`direct`](crate::direct)).
 //!
 //! **Removal.** A removed member must return no stale data, however long its threads were stopped. Each
 //! member that removes it stores its fence word first, and only then reclaims its cached lines. A read

@@ -84,9 +84,12 @@ fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error>
         };
         match joined {
             Err(error) if error.code == ErrorCode::NoSuchCluster => {
-                if !bound.founds && options.listen.is_none() {
-                    // The process that listened there may have ended.
-                    bound = bind_listed(options)?.unwrap_or_else(|| bound.clone());
+                if !bound.founds
+                    && options.listen.is_none()
+                    && let Some(listed) = bind_listed(options)?
+                {
+                    // The process that listened there has ended.
+                    bound = listed;
                 }
                 match bound.founds {
                     true => Node::create_on(config, Arc::clone(&bound.fabric)),
@@ -160,7 +163,6 @@ fn is_member(name: &str, cluster: &str) -> bool {
 }
 
 /// A fabric between hosts that listens.
-#[derive(Clone)]
 struct Bound {
     fabric: Arc<dyn Fabric>,
     /// It listens at the founder's address.

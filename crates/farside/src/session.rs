@@ -236,8 +236,8 @@ impl Session {
         add(&self.slots.hits, lines);
     }
 
-    /// Reads within a line of another home, if its memory has the latest bytes and no write of this session
-    /// is in flight to the line.
+    /// Reads within a line of another home, if its memory has the latest bytes. The caller has checked that
+    /// no write of this session is in flight to the line.
     #[inline]
     fn read_direct(&mut self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         let done = self.direct.read(&self.lines, address, out, continues);

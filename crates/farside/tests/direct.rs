@@ -55,7 +55,7 @@ fn read_of_a_lines_home_sends_nothing_and_caches_nothing(make: &Make) {
 fn read_sees_every_fenced_write(make: &Make) {
     let (nodes, mut home, mut reader, address) = pair(make, &config("fenced"), 4096);
     for round in 1..=200 {
-        // The line is owned here and there in turn, and is back at its home by each read of the home.
+        // The home and the other node own the line alternately; a read by the home takes it back.
         let (writer, other) = match round % 2 {
             0 => (&mut home, &mut reader),
             _ => (&mut reader, &mut home),

@@ -369,6 +369,8 @@ pub struct NodeStats {
     pub hits: u64,
     /// Line accesses that needed the engine.
     pub misses: u64,
+    /// Lines of other homes read in their memory.
+    pub direct_reads: u64,
     /// Cached lines lost to other nodes' writes.
     pub invalidations: u64,
     /// Cached lines that were replaced.
@@ -402,6 +404,7 @@ impl From<Stats> for NodeStats {
         Self {
             hits: stats.hits,
             misses: stats.misses,
+            direct_reads: stats.direct_reads,
             invalidations: stats.invalidations,
             evictions: stats.evictions,
             messages_sent: stats.messages_sent,

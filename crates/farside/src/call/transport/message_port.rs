@@ -306,7 +306,7 @@ impl MessagePort {
         None
     }
 
-    /// Returns the event that a completion stands for, if any.
+    /// Returns the event of a completion, if it has one.
     pub(crate) fn decode(&mut self, completion: &Completion) -> Option<PortEvent> {
         let Completion { id: WorkId(id), link, status, .. } = *completion;
         if id & ACCESSES != 0 {

@@ -79,7 +79,10 @@ impl Regions {
         let lent_tags = lends.then(|| Registered::of(fabric, &spec).map(Arc::new)).transpose();
         let lent_tags = lent_tags.map_err(fabric_error)?;
         let tags = match &lent_tags {
-            Some(region) => region.arena.part(0, bytes as usize).unwrap_or(Arena::heap(0)),
+            Some(region) => {
+                let part = region.arena.part(0, bytes as usize);
+                part.map_err(|_| fabric_error(FabricError::Limit("region of tags")))?
+            }
             None => Arena::try_heap(bytes as usize).map_err(|reason| {
                 let detail = format!("no memory for {bytes} B of tags: lower memory_bytes");
                 Error::with(ErrorCode::System, format!("{detail} ({reason})"))
@@ -106,8 +109,8 @@ impl Regions {
     /// Ends direct reads by peers, before the memory ends.
     pub(super) fn end(&self) {
         if let Some(tags) = &self.lent_tags {
-            let at = end_word(tags.arena.len());
-            remove_member(|value, order| _ = tags.arena.store(at, value, order));
+            let stored = tags.arena.store(end_word(tags.arena.len()), 1, Ordering::Release);
+            debug_assert!(stored.is_ok(), "the region has a word behind the tags");
         }
     }
 

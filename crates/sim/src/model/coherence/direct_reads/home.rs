@@ -277,7 +277,7 @@ impl System {
         !self.direct.is_on() || self.direct.lines[usize::from(line)].line_use == LineUse::Free
     }
 
-    /// The first step of an allocation: the bytes are zeroed. A version stands for the zeroes.
+    /// The first step of an allocation: the bytes are zeroed. The zeroes count as a version.
     pub(in crate::model::coherence) fn begin_allocation(&mut self, line: u8) {
         self.tell(|| format!("the bytes of line {line} are zeroed"));
         self.allocations -= 1;
