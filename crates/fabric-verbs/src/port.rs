@@ -181,7 +181,9 @@ impl Drop for VerbsPort {
         }
         lock(&self.core.ports).retain(|inbox| inbox.number != self.inbox.number);
         // Queue pairs first, so that peers reach nothing any more when they learn of it.
-        for id in self.links.ids() {
+        let mut from = 0;
+        while let Some((id, behind)) = self.links.next_from(from) {
+            from = behind;
             if let Some(link) = self.links.remove(id) {
                 self.end_windows(&link);
             }

@@ -251,8 +251,12 @@ impl Links {
         self.places.iter().filter_map(|place| place.link.as_deref())
     }
 
-    pub(super) fn ids(&self) -> Vec<LinkId> {
-        self.iter().map(|link| link.id).collect()
+    /// Returns the first link at or after table index `from`, and the index behind it: walks the links while they
+    /// change, without an allocation.
+    pub(super) fn next_from(&self, from: usize) -> Option<(LinkId, usize)> {
+        let rest = self.places.get(from..)?;
+        let at = from + rest.iter().position(|place| place.link.is_some())?;
+        Some((self.places[at].last, at + 1))
     }
 
     pub(super) fn by_token(&mut self, token: Token) -> Option<&mut VerbsLink> {

@@ -246,7 +246,9 @@ impl VerbsPort {
             return;
         }
         self.broken = Some(words.to_owned());
-        for id in self.links.ids() {
+        let mut from = 0;
+        while let Some((id, behind)) = self.links.next_from(from) {
+            from = behind;
             self.take_link_down(id, CompletionStatus::Broken, Some(words.to_owned()));
             self.say_lost(id, Loss::Unreachable);
         }
@@ -264,7 +266,9 @@ impl VerbsPort {
 
     #[cold]
     fn end_overdue(&mut self, ticks: u64) {
-        for id in self.links.ids() {
+        let mut from = 0;
+        while let Some((id, behind)) = self.links.next_from(from) {
+            from = behind;
             let Some(link) = self.links.find(id) else {
                 continue;
             };

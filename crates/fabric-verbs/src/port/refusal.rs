@@ -80,7 +80,9 @@ impl VerbsPort {
     pub(super) fn port_is_down(&mut self) {
         self.port_down = Some(self.core.ticks.load(Ordering::Relaxed));
         self.gather();
-        for id in self.links.ids() {
+        let mut from = 0;
+        while let Some((id, behind)) = self.links.next_from(from) {
+            from = behind;
             self.end_without_port(id);
         }
     }
