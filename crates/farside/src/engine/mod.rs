@@ -32,7 +32,7 @@ use farside_base::{Completion, LineAddress, NodeId, OperationId};
 use farside_protocol::member::{MemberEvent, Membership};
 use farside_protocol::wire::{BODY, Family, MESSAGE, Violation};
 use leave::LeaveProgress;
-use links::{Arrival, PostedLines};
+use links::{Arrival, Queued};
 use locks::LockDriver;
 use lookout::Lookout;
 use membership::MembershipDriver;
@@ -232,17 +232,16 @@ impl Engine {
     fn post_all(&mut self) -> bool {
         let mut any = false;
         loop {
-            match self.links.post_lines() {
-                PostedLines::All(posted) => return self.links.post_messages() || any || posted,
-                PostedLines::Full(posted) => return any || posted,
-                PostedLines::ToRemoved(node) => {
+            match self.links.post_queued() {
+                Queued::Posted(posted) | Queued::Full(posted) => return any || posted,
+                Queued::ToRemoved(node) => {
                     any = true;
                     let follow_ups = &mut self.follow_ups;
                     let landed = |line| follow_ups.push_back(FollowUp::Placed(line));
                     self.links.placed_at_removed(node, landed);
                     self.follow_up();
                 }
-                PostedLines::Invalid(node, what) => {
+                Queued::Invalid(node, what) => {
                     self.failure = Some(what);
                     self.follow_ups.push_back(FollowUp::Drop(node));
                     return true;

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use inquiry::{Inquiry, Unanswered, fabric_error};
+use peers::Messages;
 pub(crate) use peers::Peers;
 pub(crate) use regions::{Import, PeerWords, Question, Regions};
 
@@ -40,8 +41,6 @@ pub(crate) const MESSAGE_BYTES: u32 = MESSAGE as u32;
 const PLACED: u64 = 1 << 63;
 /// Marks the work ids of membership queries; the queried node is in the low bits.
 const ASKED: u64 = 1 << 62;
-/// The work id of every message, which is unsignaled.
-const SENT: WorkId = WorkId(u64::MAX);
 /// Marks requests that arrived at the rendezvous name.
 const AT_RENDEZVOUS: u64 = 1 << 63;
 
@@ -89,15 +88,15 @@ pub(super) enum LinkChange {
     Lost(LinkId, bool),
 }
 
-/// What came of posting bytes of lines.
-pub(super) enum PostedLines {
-    /// All were posted; whether there were any.
-    All(bool),
+/// What came of posting what is queued.
+pub(super) enum Queued {
+    /// Everything that may be sent was posted; whether there was anything.
+    Posted(bool),
     /// The port takes no more at present; whether it took any.
     Full(bool),
-    /// The next one is for a peer that was removed.
+    /// The next line is for a peer that was removed.
     ToRemoved(NodeId),
-    /// The fabric rejects the next one, for this reason.
+    /// The fabric rejects the next line, for this reason.
     Invalid(NodeId, &'static str),
 }
 
@@ -552,33 +551,42 @@ impl Links {
         self.placements.is_idle() && self.peers.ready.is_empty()
     }
 
-    /// Posts the bytes of lines that are queued.
-    pub(super) fn post_lines(&mut self) -> PostedLines {
+    /// Posts what is queued, lines before messages, with one doorbell for up to [`POST`] requests to all peers.
+    pub(super) fn post_queued(&mut self) -> Queued {
         let mut any = false;
-        while let Some((_, to, _)) = self.placements.waiting(0) {
+        loop {
+            let lines = self.placements.waiting_count();
+            let messages = if lines < POST { self.peers.messages() } else { Messages::default() };
+            let count = lines + messages.count;
+            if count == 0 {
+                return Queued::Posted(any);
+            }
             let Self { port, placements, peers, .. } = self;
-            let work = |at: usize| line_work(placements.waiting(at)?, peers);
-            let Some(posted) = port.post_batch::<POST>(placements.waiting_count(), work) else {
-                return PostedLines::ToRemoved(to);
+            let work = |at: usize| match at.checked_sub(lines) {
+                None => line_work(placements.waiting(at)?, peers),
+                Some(at) => Some(messages.work(at)),
             };
-            self.posted_placements(posted.accepted);
+            let Some(posted) = port.post_batch::<POST>(count, work) else {
+                return self
+                    .placements
+                    .waiting(0)
+                    .map_or(Queued::Full(any), |(_, to, _)| Queued::ToRemoved(to));
+            };
             any |= posted.accepted > 0;
+            self.counters.doorbells += 1;
+            self.counters.work_requests += posted.accepted as u64;
+            self.posted_placements(posted.accepted.min(lines));
+            self.posted_messages(&messages, posted.accepted.saturating_sub(lines));
             match (posted.stop, self.placements.waiting(0)) {
                 (None, _) => {}
-                (Some(Stop::Invalid(what)), Some((_, to, _))) => {
-                    return PostedLines::Invalid(to, what);
-                }
-                (Some(_), _) => return PostedLines::Full(any),
+                (Some(Stop::Invalid(what)), Some((_, to, _))) => return Queued::Invalid(to, what),
+                (Some(_), _) => return Queued::Full(any),
             }
         }
-        PostedLines::All(any)
     }
 
-    /// Counts the placements of a doorbell.
-    fn posted_placements(&mut self, accepted: usize) {
-        self.counters.doorbells += 1;
-        self.counters.work_requests += accepted as u64;
-        for _ in 0..accepted {
+    fn posted_placements(&mut self, count: usize) {
+        for _ in 0..count {
             let Some((_, to, placement)) = self.placements.waiting(0) else {
                 break;
             };
@@ -588,47 +596,11 @@ impl Links {
         }
     }
 
-    /// Posts the messages that are queued; returns whether the port took any.
-    pub(super) fn post_messages(&mut self) -> bool {
-        let mut any = false;
-        if !self.peers.ready.is_empty() {
-            let ready = std::mem::take(&mut self.peers.ready);
-            for node in ready.iter() {
-                any |= self.post_messages_to(node);
-            }
+    fn posted_messages(&mut self, messages: &Messages, count: usize) {
+        self.counters.messages_sent += count as u64;
+        for (to, ..) in &messages.first[..count] {
+            self.peers.sent(*to);
         }
-        any
-    }
-
-    fn post_messages_to(&mut self, node: NodeId) -> bool {
-        let Some(peer) = self.peers.get_mut(node) else {
-            return false;
-        };
-        let Some(link) = peer.link else {
-            return false; // queued messages are posted when the link is back
-        };
-        let mut sent = 0;
-        while !peer.messenger.is_idle()
-            && let Some(message) = peer.messenger.peek()
-        {
-            let work = Work {
-                id: SENT,
-                link: link.id,
-                flags: WorkFlags::default(),
-                operation: Operation::Send { source: Source::Inline(&message), immediate: None },
-            };
-            self.counters.doorbells += 1;
-            if self.port.post(&[work]).accepted == 0 {
-                self.peers.ready.insert(node); // the next poll retries
-                break;
-            }
-            sent += 1;
-            peer.messenger.sent();
-        }
-        // Without a credit the messenger shows no message; credits that arrive make the peer ready again.
-        self.counters.work_requests += sent;
-        self.counters.messages_sent += sent;
-        sent > 0
     }
 }
 

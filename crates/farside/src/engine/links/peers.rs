@@ -1,9 +1,12 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
 use super::regions::{PeerLink, PeerWords};
-use farside_base::{ErrorCode, Incarnation, LinkId, MemberRegions, MemoryId, NodeId, NodeSet};
+use farside_base::{
+    ErrorCode, Incarnation, LinkId, MemberRegions, MemoryId, NodeId, NodeSet, Operation, Source,
+    Work, WorkFlags, WorkId,
+};
 use farside_protocol::messaging::Messenger;
-use farside_protocol::wire::{BODY, Class, Family, Violation};
+use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use std::collections::BTreeSet;
 
 /// One connected node.
@@ -26,6 +29,33 @@ pub(super) struct Peer {
     /// Its link, if that was closed before this node had imported its regions. It may have imported those
     /// of this node.
     pub(super) closed: Option<LinkId>,
+}
+
+/// The most peers whose messages are posted with one doorbell.
+const MESSAGES: usize = 4;
+/// The work id of every message, which is unsignaled.
+const SENT: WorkId = WorkId(u64::MAX);
+
+/// The next messages for some peers.
+pub(super) struct Messages {
+    /// Each peer, its link and the message.
+    pub(super) first: [(NodeId, LinkId, [u8; MESSAGE]); MESSAGES],
+    pub(super) count: usize,
+}
+
+impl Default for Messages {
+    fn default() -> Self {
+        Self { first: [(NodeId(0), LinkId(0), [0; MESSAGE]); MESSAGES], count: 0 }
+    }
+}
+
+impl Messages {
+    /// Returns the work request of one of them.
+    pub(super) fn work(&self, at: usize) -> Work<'_> {
+        let (_, link, message) = &self.first[at];
+        let operation = Operation::Send { source: Source::Inline(message), immediate: None };
+        Work { id: SENT, link: *link, flags: WorkFlags::default(), operation }
+    }
 }
 
 /// All other nodes.
@@ -123,6 +153,45 @@ impl Peers {
         if let Some(peer) = self.get_mut(to) {
             peer.messenger.push(class, family, body);
             self.ready.insert(to);
+        }
+    }
+
+    /// Returns the next message for each peer that has one, link and credit, for up to [`MESSAGES`] peers. Peers without
+    /// are no longer ready: a message, credit or link that arrives makes them so again.
+    pub(super) fn messages(&mut self) -> Messages {
+        let mut messages = Messages::default();
+        if self.ready.is_empty() {
+            return messages;
+        }
+        let ready = self.ready;
+        for node in ready.iter() {
+            if messages.count == MESSAGES {
+                break;
+            }
+            let peer = self.get_mut(node);
+            let next =
+                peer.and_then(|peer| Some((node, peer.link.as_ref()?.id, peer.messenger.peek()?)));
+            match next {
+                Some(next) => {
+                    messages.first[messages.count] = next;
+                    messages.count += 1;
+                }
+                None => {
+                    self.ready.remove(node);
+                }
+            }
+        }
+        messages
+    }
+
+    /// Notes that the fabric accepted the next message for a node.
+    pub(super) fn sent(&mut self, to: NodeId) {
+        let Some(peer) = self.get_mut(to) else {
+            return;
+        };
+        peer.messenger.sent();
+        if peer.messenger.is_idle() {
+            self.ready.remove(to);
         }
     }
 
