@@ -35,6 +35,13 @@ impl Shell {
         self.variables.push((name.to_owned(), value.into()));
     }
 
+    /// Builds the crates of the workspace with `--cfg NAME`, and all others as without it.
+    pub(crate) fn set_cfg(&mut self, name: &str) {
+        let folder = std::env::current_dir().unwrap_or_default();
+        let wrapper = folder.join("xtask/cfg").join(name);
+        self.set("RUSTC_WORKSPACE_WRAPPER", wrapper.display().to_string());
+    }
+
     /// Uses a separate target folder from here on, since other flags would invalidate the common one.
     pub(crate) fn own_target(&mut self, name: &str) {
         let common = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
