@@ -5,7 +5,7 @@
 //! restartable sequence (`rseq`) would be cheaper but is insufficient: the kernel aborts one when it
 //! preempts the thread, but does not see that the whole virtual machine was paused.
 
-use crate::hit;
+use crate::hit::processor;
 use farside_fabric::Fabric;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -41,7 +41,7 @@ impl Clock {
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Counter(_) => hit::counter(),
+            Self::Counter(_) => processor::counter(),
             other => other.now_by_call(),
         }
     }
@@ -49,7 +49,7 @@ impl Clock {
     #[inline(never)]
     fn now_by_call(&self) -> u64 {
         match self {
-            Self::Counter(_) => hit::counter(),
+            Self::Counter(_) => processor::counter(),
             Self::System(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
             Self::Fabric(fabric) => fabric.time_ns(),
         }
@@ -85,15 +85,15 @@ impl fmt::Debug for Clock {
 /// Ticks of the processor's counter in 2^32 nanoseconds, if it is the kernel's clock source.
 fn counter_rate() -> Option<u64> {
     let source = std::fs::read_to_string(CLOCK_SOURCE).ok()?;
-    if !hit::HAS_COUNTER || source.trim() != "tsc" {
+    if !processor::HAS_COUNTER || source.trim() != "tsc" {
         return None;
     }
-    let (start, first) = (Instant::now(), hit::counter());
+    let (start, first) = (Instant::now(), processor::counter());
     while start.elapsed() < CALIBRATION {
         std::hint::spin_loop();
     }
     let ns = start.elapsed().as_nanos();
-    let ticks = u128::from(hit::counter().checked_sub(first)?);
+    let ticks = u128::from(processor::counter().checked_sub(first)?);
     u64::try_from((ticks << 32) / ns).ok().filter(|rate| *rate > 0)
 }
 

@@ -140,15 +140,6 @@ impl Config {
         }
     }
 
-    /// Checks that this machine has the memory for nodes that start together on it: at its own start, a
-    /// node does not see what others will touch later. Reads files of the kernel.
-    ///
-    /// # Errors
-    /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
-    pub fn check_together(nodes: &[Self]) -> Result<(), Error> {
-        crate::resources::check_together(nodes)
-    }
-
     /// Checks the values. What the machine has for them is checked when a node starts.
     ///
     /// # Errors

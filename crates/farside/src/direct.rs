@@ -12,8 +12,9 @@
 //!
 //! [`Level::Shared`]: farside_protocol::coherence::Level::Shared
 
-use crate::hit::{Lines, TagValue, end_word, is_member, pause, tag_offset};
-use crate::operation::locked;
+use crate::hit::processor::pause;
+use crate::hit::{Lines, TagValue, end_word, is_member, tag_offset};
+use crate::mutex::locked;
 use farside_base::{GlobalAddress, MemoryId, NodeId};
 use farside_fabric::{Reached, SharedWord};
 use std::sync::atomic::{AtomicU64, Ordering};

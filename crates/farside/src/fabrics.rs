@@ -225,14 +225,6 @@ impl FabricOptions {
         }
     }
 
-    /// Reads a URL ([module](self)).
-    ///
-    /// # Errors
-    /// `BadConfiguration`, which lists the forms.
-    pub fn parse(url: &str, security: Security) -> Result<Self, Error> {
-        Ok(url::parse(url)?.security(security))
-    }
-
     /// Opens the fabric.
     ///
     /// # Errors

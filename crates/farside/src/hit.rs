@@ -35,13 +35,15 @@
 //!
 //! [`Standing`]: farside_protocol::member::Standing
 
+pub(crate) mod processor;
+
 use crate::clock::Clock;
-use crate::operation::locked;
+use crate::mutex::locked;
 use farside_base::GlobalAddress;
-use farside_base::waiting::LOCK_SPINS;
 use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
+use processor::pause;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -215,25 +217,6 @@ pub(crate) fn is_member(load: impl FnOnce(Ordering) -> u64) -> bool {
 /// Removes a member: call it before anything of the member is reclaimed.
 pub(crate) fn remove_member(store: impl FnOnce(u64, Ordering)) {
     store(1, Ordering::Release);
-}
-
-#[cfg(loom)]
-pub(crate) fn pause(_tries: u32) {
-    loom::thread::yield_now();
-}
-
-#[cfg(shuttle)]
-pub(crate) fn pause(_tries: u32) {
-    shuttle::thread::yield_now();
-}
-
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) fn pause(tries: u32) {
-    if tries < LOCK_SPINS {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
-    }
 }
 
 /// Ways of a set: their keys fill one 64-byte cache line of the processor.
@@ -474,25 +457,6 @@ impl HomeTags {
 
 /// The value of `trusted_until` for no limit.
 pub(crate) const ALWAYS: u64 = u64::MAX;
-
-/// Whether this processor has a counter.
-pub(crate) const HAS_COUNTER: bool = cfg!(all(target_arch = "x86_64", not(miri)));
-
-/// The processor's counter. It may be read some instructions early, by less than a microsecond: an
-/// interrupt restarts speculated instructions.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
-#[inline(always)]
-pub(crate) fn counter() -> u64 {
-    // SAFETY: reads a register; every x86-64 processor has the instruction.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-/// There is none.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) fn counter() -> u64 {
-    0
-}
 
 /// All lines of a node: its home memory and the lines that it caches.
 #[derive(Debug)]

@@ -36,6 +36,7 @@ mod leave;
 mod lock_hit;
 mod locks;
 mod members;
+mod mutex;
 mod node;
 mod occupancy;
 mod open;

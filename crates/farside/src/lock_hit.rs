@@ -34,7 +34,7 @@
 //! **Order.** Locking acquires what the previous holder released, also if that was done by the engine: the
 //! state is lent by a release store, after the machine has seen the unlock.
 
-use crate::hit::pause;
+use crate::hit::processor::pause;
 use farside_base::LineAddress;
 use farside_protocol::lock::{Loan, Mode, Range};
 

@@ -562,7 +562,7 @@ impl NodeShared {
 
     /// Ends this node, on the thread that has claimed it.
     pub(crate) fn end(&self) {
-        let server = crate::operation::locked(&self.server).take();
+        let server = crate::mutex::locked(&self.server).take();
         self.core.engine().close_with(ErrorCode::NodeClosed);
         self.core.closing.store(true, Ordering::SeqCst);
         self.core.waiter.wake();

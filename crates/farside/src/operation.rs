@@ -6,17 +6,13 @@
 
 use crate::hit::{Lines, WORD};
 use crate::lock_hit::LockCounts;
+use crate::mutex::locked;
 use farside_base::{ErrorCode, GlobalAddress, LineAddress, NodeId, OperationId, SessionId};
 use farside_protocol::coherence::Want;
 use farside_protocol::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
-
-/// Locks a mutex, ignoring poison: a panic of another holder leaves the values sound.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An atomic operation on a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -38,16 +38,19 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
     of_address_space().map_or(Ok(()), |left| refuse(needed, &settings(config), &left))
 }
 
-/// The same for nodes that start together, without the limits of their processes.
-///
-/// # Errors
-/// As [`check`].
-pub(crate) fn check_together(nodes: &[Config]) -> Result<(), Error> {
-    let most = nodes.iter().max_by_key(|config| needed(config));
-    let all = nodes.iter().fold(0_u64, |sum, config| sum.saturating_add(needed(config)));
-    most.map_or(Ok(()), |most| {
-        check_memory(all, &format!("{} nodes of up to {}", nodes.len(), settings(most)))
-    })
+impl Config {
+    /// Checks that this machine has the memory for nodes that start together on it: at its own start, a
+    /// node does not see what others will touch later. Reads files of the kernel.
+    ///
+    /// # Errors
+    /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
+    pub fn check_together(nodes: &[Self]) -> Result<(), Error> {
+        let most = nodes.iter().max_by_key(|config| needed(config));
+        let all = nodes.iter().fold(0_u64, |sum, config| sum.saturating_add(needed(config)));
+        most.map_or(Ok(()), |most| {
+            check_memory(all, &format!("{} nodes of up to {}", nodes.len(), settings(most)))
+        })
+    }
 }
 
 const fn needed(config: &Config) -> u64 {
@@ -213,8 +216,8 @@ mod tests {
         let of = |bytes| Config { memory_bytes: bytes, cache_bytes: 8192, ..Config::new("x") };
         let text = std::fs::read_to_string("/proc/meminfo").unwrap();
         let third = of_machine(&text).unwrap().bytes / 3;
-        assert_eq!(check_together(&[of(1 << 20), of(1 << 20)]), Ok(()));
-        let error = check_together(&[of(third), of(1 << 20), of(third), of(third * 2)]);
+        assert_eq!(Config::check_together(&[of(1 << 20), of(1 << 20)]), Ok(()));
+        let error = Config::check_together(&[of(third), of(1 << 20), of(third), of(third * 2)]);
         let detail = error.unwrap_err().detail;
         assert!(detail.contains("4 nodes of up to memory_bytes"), "{detail}");
     }

@@ -25,8 +25,9 @@ use crate::direct::DirectHomes;
 use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
+use crate::mutex::locked;
 use crate::node::Drive;
-use crate::operation::{OperationSlot, SessionSlots, locked};
+use crate::operation::{OperationSlot, SessionSlots};
 use crate::progress::Progress;
 use farside_base::waiting::{
     DENSE_POLLS, LOCK_SPINS, NODE_BUSY_POLLS_PER_CLOCK, NODE_IDLE_POLLS_PER_CLOCK,

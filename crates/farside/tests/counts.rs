@@ -20,7 +20,7 @@ const MESSAGE: Counts = [1, 1, 1, 0];
 const LINE_AND_MESSAGE: Counts = [1, 2, 1, LINE];
 
 /// A home with a line and two other nodes, driven by the test's thread.
-struct Cluster {
+struct ThreeNodes {
     nodes: Vec<Node>,
     sessions: Vec<Session>,
     line: GlobalAddress,
@@ -43,7 +43,7 @@ fn finish<T>(nodes: &[Node], call: impl Future<Output = Result<T, Error>>) -> Re
     }
 }
 
-impl Cluster {
+impl ThreeNodes {
     fn new() -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let mut config = Config::new(unique_name("counts"))
@@ -99,7 +99,7 @@ impl Cluster {
 
 #[test]
 fn read_of_an_unowned_line_is_one_round_trip() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     assert_eq!(cluster.counts(|c| c.read(1))?, [LINE_AND_MESSAGE, MESSAGE, NOTHING]);
     assert_eq!(cluster.counts(|c| c.read(1))?, [NOTHING; 3], "a hit");
     assert_eq!(cluster.counts(|c| c.read(0))?, [NOTHING; 3], "the home shares it");
@@ -109,7 +109,7 @@ fn read_of_an_unowned_line_is_one_round_trip() -> Result<(), Error> {
 
 #[test]
 fn read_of_an_owned_line_is_served_by_its_owner() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     cluster.write(1)?;
     // The home recalls and grants; the owner places the line at both, and announces it to both.
     let owner = [2, 4, 1, 2 * LINE];
@@ -121,7 +121,7 @@ fn read_of_an_owned_line_is_served_by_its_owner() -> Result<(), Error> {
 
 #[test]
 fn write_of_an_unshared_line_is_one_round_trip() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     assert_eq!(cluster.counts(|c| c.write(0))?, [NOTHING; 3], "the home owns it");
     assert_eq!(cluster.counts(|c| c.write(1))?, [LINE_AND_MESSAGE, MESSAGE, NOTHING]);
     assert_eq!(cluster.counts(|c| c.write(1))?, [NOTHING; 3], "a hit");
@@ -130,11 +130,11 @@ fn write_of_an_unshared_line_is_one_round_trip() -> Result<(), Error> {
 
 #[test]
 fn write_of_a_shared_line_recalls_each_sharer_once() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     cluster.read(1)?;
     // An upgrade moves no bytes.
     assert_eq!(cluster.counts(|c| c.write(1))?, [MESSAGE, MESSAGE, NOTHING]);
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     cluster.read(1)?;
     cluster.read(2)?;
     assert_eq!(cluster.counts(|c| c.write(1))?, [[2, 2, 2, 0], MESSAGE, MESSAGE]);
@@ -147,7 +147,7 @@ fn write_of_a_shared_line_recalls_each_sharer_once() -> Result<(), Error> {
 
 #[test]
 fn write_of_an_owned_line_moves_its_bytes_once() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     cluster.write(1)?;
     let owner = [2, 3, 1, LINE];
     assert_eq!(cluster.counts(|c| c.write(2))?, [[2, 2, 2, 0], owner, MESSAGE]);
@@ -156,9 +156,9 @@ fn write_of_an_owned_line_moves_its_bytes_once() -> Result<(), Error> {
 
 #[test]
 fn atomic_costs_as_much_as_a_write() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     let add =
-        |c: &mut Cluster| finish(&c.nodes, c.sessions[1].fetch_add_async(c.line, 1)).map(|_| ());
+        |c: &mut ThreeNodes| finish(&c.nodes, c.sessions[1].fetch_add_async(c.line, 1)).map(|_| ());
     assert_eq!(cluster.counts(add)?, [LINE_AND_MESSAGE, MESSAGE, NOTHING]);
     assert_eq!(cluster.counts(add)?, [NOTHING; 3]);
     Ok(())
@@ -166,9 +166,9 @@ fn atomic_costs_as_much_as_a_write() -> Result<(), Error> {
 
 #[test]
 fn lock_is_one_round_trip_until_it_is_delegated() -> Result<(), Error> {
-    let mut cluster = Cluster::new()?;
+    let mut cluster = ThreeNodes::new()?;
     let lock = |node: usize| {
-        move |c: &mut Cluster| {
+        move |c: &mut ThreeNodes| {
             let guard = finish(&c.nodes, c.sessions[node].lock_write_async(c.line, LINE))?;
             finish(&c.nodes, guard.unlock_async())
         }

@@ -1,17 +1,24 @@
 //! Parses the URL of a fabric.
 
 use super::{Endpoint, FabricOptions, Scheme};
+use crate::security::Security;
 use crate::{Error, ErrorCode};
 
 const FORMS: &str = "write shm, tcp://HOST:PORT[,HOST:PORT...] or verbs://HOST:PORT[,HOST:PORT...], \
     and options as ?listen=HOST:PORT&advertise=HOST:PORT (and &device=DEVICE[:PORT[:GID]] over verbs)";
 
-/// Returns the options that a URL names.
-pub(super) fn parse(url: &str) -> Result<FabricOptions, Error> {
-    read(url).map_err(|reason| {
-        let url = url.escape_debug();
-        Error::with(ErrorCode::BadConfiguration, format!("fabric `{url}`: {reason}; {FORMS}"))
-    })
+impl FabricOptions {
+    /// Reads a URL ([module](super)).
+    ///
+    /// # Errors
+    /// `BadConfiguration`, which lists the forms.
+    pub fn parse(url: &str, security: Security) -> Result<Self, Error> {
+        let options = read(url).map_err(|reason| {
+            let url = url.escape_debug();
+            Error::with(ErrorCode::BadConfiguration, format!("fabric `{url}`: {reason}; {FORMS}"))
+        })?;
+        Ok(options.security(security))
+    }
 }
 
 fn read(url: &str) -> Result<FabricOptions, String> {
@@ -47,7 +54,10 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::security::Security;
+
+    fn parse(url: &str) -> Result<FabricOptions, Error> {
+        FabricOptions::parse(url, Security::open())
+    }
 
     #[test]
     fn urls_are_parsed_by_scheme() {

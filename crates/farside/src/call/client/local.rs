@@ -8,7 +8,7 @@ use super::{CallOptions, Program, Ticket, check_parameters};
 use crate::call::executor::remote::ScratchPool;
 use crate::call::executor::{Executor, SliceOutcome};
 use crate::call::memory::global::GlobalMemory;
-use crate::call::memory::regions::{LentRegion, RegionSite};
+use crate::call::memory::lent_region::{LentRegion, RegionSite};
 use crate::call::memory::remote::BLOCK_BYTES;
 use crate::event_wait::EventWait;
 use crate::registered::Registered;

@@ -1,7 +1,7 @@
 //! Tests of an executor without a fabric.
 
 use super::*;
-use crate::call::memory::regions::{LentRegion, RegionSite};
+use crate::call::memory::lent_region::{LentRegion, RegionSite};
 use farside_base::Access;
 use farside_fabric::Arena;
 use farside_rmc::Limits;

@@ -8,7 +8,7 @@
 //!
 //! The table holds the arenas whose bytes it refers to, so that these stay allocated.
 
-use super::regions::{LentRegion, RegionSite};
+use super::lent_region::{LentRegion, RegionSite};
 use farside_base::Access;
 use farside_fabric::Arena;
 

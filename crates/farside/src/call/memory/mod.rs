@@ -5,6 +5,7 @@
 pub(crate) mod chunked;
 pub(crate) mod direct_loads;
 pub(crate) mod global;
+pub(crate) mod lent_region;
 pub(crate) mod local;
 pub(crate) mod regions;
 pub(crate) mod remote;

@@ -2,31 +2,13 @@
 
 use super::AccessDenied;
 use super::direct_loads::DirectLoads;
-use farside_base::{Access, LinkId, RegionToken, RemoteRegionId};
+use super::lent_region::{LentRegion, RegionSite};
+use farside_base::{Access, LinkId, RegionToken};
 use farside_fabric::{Arena, Region};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of region numbers of an executor.
 pub const REGIONS_MAX: usize = 256;
-
-/// Where the bytes of a region are.
-#[derive(Clone, Debug)]
-pub(crate) enum RegionSite {
-    /// Local: this processor loads and stores them.
-    Local(Arena),
-    /// Remote: accessed by READ and WRITE work requests.
-    Remote(LinkId, RemoteRegionId),
-    /// They were remote, over a link that was lost.
-    Lost,
-}
-
-/// A region and its access rights for calls, as for one-sided requests.
-#[derive(Clone, Debug)]
-pub(crate) struct LentRegion {
-    pub(crate) site: RegionSite,
-    pub(crate) bytes: u64,
-    pub(crate) access: Access,
-}
 
 /// Regions by number.
 #[derive(Clone, Debug, Default)]
@@ -211,6 +193,7 @@ impl LentRegions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farside_base::RemoteRegionId;
 
     #[test]
     fn tenant_accesses_only_regions_lent_to_it() {

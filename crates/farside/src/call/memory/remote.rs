@@ -1,7 +1,8 @@
 //! Helpers on remote memory: each access becomes one-sided requests, and the call continues when they have
 //! completed (003 §5.2).
 
-use super::regions::{RegionSite, RegionTable};
+use super::lent_region::RegionSite;
+use super::regions::RegionTable;
 use super::{
     AccessDenied, BYTES_PER_ACCESS, HelperMemory, HelperResult, RegionAddress, VectorPiece,
     chunked, perform, region_address,

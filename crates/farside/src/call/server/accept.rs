@@ -4,7 +4,7 @@ use super::links::{LinkRole, SessionState};
 use super::upstream::Upstream;
 use super::{CallServer, quota};
 use crate::Error;
-use crate::call::memory::regions::{LentRegion, RegionSite};
+use crate::call::memory::lent_region::{LentRegion, RegionSite};
 use crate::call::transport::handshake::{Purpose, SessionHello, Welcome};
 use crate::progress::ConnectionEvent;
 use farside_base::{LinkId, RemoteRegionId};

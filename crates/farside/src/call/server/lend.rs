@@ -1,7 +1,7 @@
 //! Lending of memory regions to calls.
 
 use super::CallServer;
-use crate::call::memory::regions::{LentRegion, RegionSite};
+use crate::call::memory::lent_region::{LentRegion, RegionSite};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::RegionKind;

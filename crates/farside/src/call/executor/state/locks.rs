@@ -1,7 +1,7 @@
 //! Locks of programs, and their holders.
 
+use super::done::{Done, Holder, done};
 use super::records::{Chunk, Records};
-use super::{Done, Holder, done};
 use farside_rmc::helpers::{Call, status};
 use farside_rmc::program::LOCK_BYTES;
 

@@ -1,10 +1,13 @@
 //! Program state at the executor: variables, arrays, counters, maps and locks that outlive calls (003 §2).
 
+mod done;
 mod erased;
 mod locks;
 mod map;
 mod records;
 
+use done::done;
+pub(crate) use done::{Done, Holder};
 pub(crate) use erased::Erased;
 use farside_rmc::Program;
 use farside_rmc::helpers::{Call, StateKind, status};
@@ -12,9 +15,6 @@ use farside_rmc::program::{Scope, StateDeclaration};
 use locks::{Held, Locks};
 use map::Map;
 use records::Records;
-
-/// The holder of a lock; zero if it is free.
-pub(crate) type Holder = u64;
 
 /// The state kept for one declaration.
 #[derive(Debug)]
@@ -44,21 +44,6 @@ pub(crate) struct Declared {
     made: bool,
     /// A lock was unlocked, for which other calls may wait.
     unlocked: bool,
-}
-
-/// Outcome of an operation on state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Done {
-    /// The helper's result; its output is written.
-    Result(u64),
-    /// Another call holds the lock.
-    Held,
-    /// The state belongs to the other scope.
-    Elsewhere,
-}
-
-fn done(status: i64) -> Done {
-    Done::Result(status as u64)
 }
 
 impl States {
