@@ -153,7 +153,10 @@ pub(crate) const ALL: &[Step] = &[
         sentence: "instructions per operation, counted by callgrind, against a table",
         within: None,
         more_by_name: None,
-        run: instructions::run,
+        run: |shell| {
+            optimize(shell);
+            instructions::run(shell)
+        },
     },
     Step {
         name: "demo",

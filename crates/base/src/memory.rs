@@ -4,6 +4,14 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfBounds;
 
+impl core::fmt::Display for OutOfBounds {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the access passes the end of the memory, or a word is not 8-byte aligned")
+    }
+}
+
+impl core::error::Error for OutOfBounds {}
+
 /// A range of memory that peers may change at any time: copies and whole words, never a slice.
 ///
 /// *Order.* [`load_word`](Self::load_word) is an acquire and [`store_word`](Self::store_word) a release: a

@@ -5,10 +5,13 @@
 //! Both nodes of operations between nodes run on this thread, over the in-process fabric: the count is that
 //! of both sides, with its polls.
 
+use farside::call::rmc::library::{HostWord, LibraryEntry, ListSearch};
+use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions};
 use farside::fabrics::{Fabric, MemFabric};
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, GlobalAddress, Joining, LineSize, Node,
 };
+use farside_base::Access;
 use std::future::Future;
 use std::hint::black_box;
 use std::pin::pin;
@@ -58,12 +61,50 @@ impl Pair {
     }
 }
 
+/// Executes calls one after the other that search a list of one node at an executor.
+fn call(count: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    let mut server = CallServer::listen(&fabric, "executor", &ServerOptions::default())?;
+    let memory = server.make_region(0, 4096, Access::ALL)?;
+    memory.write(64, &[7_u64, 70, 0].map(u64::to_le_bytes).concat())?;
+    let address = server.address().ok_or("no address")?;
+    let mut caller = Caller::begin(&fabric, &address, &CallerOptions::default())?;
+    let object = LibraryEntry::with_name("list_search").ok_or("no such program")?.object;
+    let mut begun = false;
+    let search = loop {
+        server.progress();
+        caller.progress()?;
+        begun = begun || caller.begin_register(object)?;
+        if let Some(programs) = caller.registered() {
+            break programs?.remove(0);
+        }
+    };
+    let parameters =
+        ListSearch { head: HostWord::new(0, 64).ok_or("within the region")?, key: 7 }.to_bytes();
+    for _ in 0..count {
+        let ticket =
+            caller.invoke(&search, &parameters, CallOptions::new())?.ok_or("no slot is free")?;
+        let answer = loop {
+            server.progress();
+            caller.progress()?;
+            if let Some(answer) = caller.poll(ticket) {
+                break answer?;
+            }
+        };
+        black_box(answer);
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [operation, count] = &words[..] else {
         return Err("instructions OPERATION COUNT".into());
     };
     let count = count.parse()?;
+    if operation == "call" {
+        return call(count);
+    }
     let pair = Pair::new()?;
     let [home, other] = &pair.0;
     let (mut here, mut there) = (home.session()?, other.session()?);

@@ -155,17 +155,30 @@ impl EnginePort {
         work: impl Fn(usize) -> Option<Work<'a>>,
     ) -> Option<Posted> {
         let first = work(0)?;
-        if count == 1 {
-            return Some(self.port.post(&[first]));
-        }
-        let most = count.min(MAX);
-        let count = (1..most).find(|at| work(*at).is_none()).unwrap_or(most);
-        let filled = |at| if at < count { work(at).unwrap_or(first) } else { first };
         // A longer array is costly to fill.
-        Some(match count <= FEW {
-            true => self.port.post(&std::array::from_fn::<_, FEW, _>(filled)[..count]),
-            false => self.port.post(&std::array::from_fn::<_, MAX, _>(filled)[..count]),
+        Some(match count {
+            1 => self.port.post(&[first]),
+            2..=FEW => self.post_filled::<FEW>(count, first, work),
+            _ => self.post_filled::<MAX>(count.min(MAX), first, work),
         })
+    }
+
+    #[inline]
+    fn post_filled<'a, const SIZE: usize>(
+        &mut self,
+        count: usize,
+        first: Work<'a>,
+        work: impl Fn(usize) -> Option<Work<'a>>,
+    ) -> Posted {
+        let mut batch = [first; SIZE];
+        let mut filled = 1;
+        while filled < count
+            && let Some(next) = work(filled)
+        {
+            batch[filled] = next;
+            filled += 1;
+        }
+        self.port.post(&batch[..filled])
     }
 
     /// Adds a receive to a queue, which is as deep as its users need.

@@ -555,8 +555,11 @@ impl Links {
     pub(super) fn post_queued(&mut self) -> Queued {
         let mut any = false;
         loop {
+            if self.is_idle() {
+                return Queued::Posted(any);
+            }
             let lines = self.placements.waiting_count();
-            let messages = if lines < POST { self.peers.messages() } else { Messages::default() };
+            let messages = self.peers.messages(POST.saturating_sub(lines));
             let count = lines + messages.count;
             if count == 0 {
                 return Queued::Posted(any);

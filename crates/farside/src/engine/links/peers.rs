@@ -156,16 +156,15 @@ impl Peers {
         }
     }
 
-    /// Returns the next message for each peer that has one, link and credit, for up to [`MESSAGES`] peers. Peers without
+    /// Returns the next message for each peer that has one, link and credit, for up to [`MESSAGES`] peers and
+    /// as there is `room`. Peers without
     /// are no longer ready: a message, credit or link that arrives makes them so again.
-    pub(super) fn messages(&mut self) -> Messages {
+    #[inline]
+    pub(super) fn messages(&mut self, room: usize) -> Messages {
         let mut messages = Messages::default();
-        if self.ready.is_empty() {
-            return messages;
-        }
         let ready = self.ready;
         for node in ready.iter() {
-            if messages.count == MESSAGES {
+            if messages.count == room.min(MESSAGES) {
                 break;
             }
             let peer = self.get_mut(node);
