@@ -6,7 +6,7 @@
 use crate::engine::GATE_TAKEN;
 use crate::hit::{Claim, Lines, TagValue};
 use crate::operation::{OperationKind, WordOperation};
-use crate::session::{AccessKind, Buffer, LinePiece, Session, pieces};
+use crate::session::{AccessKind, Ahead, Buffer, LinePiece, Session, pieces};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::coherence::{Level, Want};
 use std::sync::Arc;
@@ -137,7 +137,8 @@ impl Session {
     ///
     /// *Guarantees*: no write of another session, in whole or in part, comes between the lines.
     /// *Blocks* like [`read`](Self::read). *Cost*: as `read` if the lines are cached and unchanged
-    /// meanwhile; otherwise the lines are pinned at this node one after the other while they are fetched.
+    /// meanwhile; otherwise the lines are requested in windows as by [`prefetch_read`](Self::prefetch_read), and
+    /// pinned at this node one after the other.
     ///
     /// # Errors
     /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
@@ -188,8 +189,9 @@ impl Session {
     ///
     /// *Guarantees*: every [`read_atomic`](Self::read_atomic) sees all of it or nothing; a plain read sees
     /// each line whole. Visible to all when it returns; earlier writes of the session are visible before
-    /// it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not owned, one
-    /// after the other in address order (which excludes deadlock).
+    /// it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not owned,
+    /// in windows as by [`prefetch_write`](Self::prefetch_write); the lines are pinned one after the other in
+    /// address order (which excludes deadlock).
     ///
     /// # Errors
     /// As [`write`](Self::write), but reported by this call; nothing is written then. `LineLost` also if it
@@ -327,7 +329,12 @@ impl Session {
                 self.call(OperationKind::Gate, parts[0], &[]).await? == GATE_TAKEN;
         }
         loop {
-            for part in parts {
+            let mut ahead = Ahead::NONE;
+            for (at, part) in parts.iter().enumerate() {
+                if ahead.is_due(at, parts.len() > 1) {
+                    let rest = (at..).zip(&parts[at..]).map(|(at, part)| Ok((at, *part)));
+                    self.fetch_ahead(want, &mut ahead, rest);
+                }
                 let part_healing = healing.get(part.at..part.at + part.bytes).unwrap_or_default();
                 self.call(OperationKind::Pin(want), *part, part_healing).await?;
                 self.in_flight.pinned.push(part.address.line());

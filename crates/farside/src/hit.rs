@@ -965,9 +965,9 @@ impl Lines {
             .filter_map(|(_, bits)| LineAddress::from_bits(bits))
     }
 
-    /// Whether lines of this size can be cached at all.
-    pub(crate) fn caches(&self, size: LineSize) -> bool {
-        !self.classes[usize::from(size.class())].keys.is_empty()
+    /// The number of lines of this size that the cache can hold.
+    pub(crate) fn frames(&self, size: LineSize) -> usize {
+        self.classes[usize::from(size.class())].keys.len() * WAYS
     }
 
     /// Every line that is cached or being fetched, for rare sweeps.

@@ -56,6 +56,8 @@ pub(crate) enum OperationKind {
     Word(WordOperation),
     /// Keep the line as it is until unpinned.
     Pin(Want),
+    /// Fetch the line for later accesses; none waits for it.
+    Prefetch(Want),
     /// Allocate memory at a node.
     Allocate { node: NodeId, bytes: u64, class: u8 },
     /// Get the directory of named roots of a node.
@@ -78,7 +80,7 @@ impl OperationKind {
         match self {
             Self::Read => Some(Want::Read),
             Self::Write | Self::Word(_) => Some(Want::Write),
-            Self::Pin(want) => Some(want),
+            Self::Pin(want) | Self::Prefetch(want) => Some(want),
             Self::Idle
             | Self::Allocate { .. }
             | Self::Directory { .. }
@@ -176,7 +178,7 @@ impl OperationRequest {
                 }
                 Ok(trusted)
             }
-            OperationKind::Pin(_) => Ok(true),
+            OperationKind::Pin(_) | OperationKind::Prefetch(_) => Ok(true),
             OperationKind::Idle
             | OperationKind::Allocate { .. }
             | OperationKind::Directory { .. }
@@ -348,7 +350,7 @@ pub(crate) const NO_SLOT: usize = 0xff;
 const HOME: u64 = 0xf_ffff << INDEX_SHIFT;
 
 const _: () = assert!(farside_base::Limits::DEFAULT.sessions_max < 0xf_ffff);
-const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 200);
+const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 180);
 
 /// The table index of an operation's session.
 pub(crate) fn session_index(operation: OperationId) -> usize {

@@ -21,6 +21,7 @@ use crate::canary;
 use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, LineSize};
+use farside_protocol::coherence::Want;
 use farside_protocol::lock::Mode;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -86,8 +87,28 @@ pub(crate) struct Access {
     waits_for_writes: bool,
     /// A fence has asked the engine whether this node is still a member.
     asked: bool,
+    ahead: Ahead,
     result: u64,
     failure: Option<Error>,
+}
+
+/// How far an access has looked ahead, as places in it: of bytes, or of parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The place at which it looks again.
+    pub(super) again: usize,
+    /// The lines before this place have been requested.
+    pub(super) end: usize,
+}
+
+impl Ahead {
+    /// Not at all.
+    pub(crate) const NONE: Self = Self { again: 0, end: 0 };
+
+    /// Whether the access is to look ahead at this place: it `waits`, or has waited earlier.
+    pub(crate) fn is_due(self, place: usize, waits: bool) -> bool {
+        (waits || self.end > 0) && place >= self.again
+    }
 }
 
 /// The state of an access.
@@ -177,7 +198,8 @@ impl Access {
 
     const fn new(what: AccessKind, rest: Pieces) -> Self {
         let waits_for_writes = matches!(what, AccessKind::Fence | AccessKind::Ordered(_));
-        Self { what, rest, waits_for_writes, asked: false, result: 0, failure: None }
+        let ahead = Ahead::NONE;
+        Self { what, rest, waits_for_writes, asked: false, ahead, result: 0, failure: None }
     }
 
     pub(crate) fn is_fence(&self) -> bool {
@@ -405,7 +427,7 @@ impl Session {
     }
 
     /// Whether a slot is free, or its operation was abandoned and has ended.
-    fn frees(&self, slot: usize) -> bool {
+    pub(super) fn frees(&self, slot: usize) -> bool {
         let slot = &self.slots.slots[slot];
         if slot.is_abandoned() && slot.outcome().is_some() {
             slot.recycle();
@@ -489,7 +511,10 @@ impl Session {
         self.land(access, buffer);
         let behind = self.begin_pieces(access, buffer);
         match self.in_flight.oldest().or(behind) {
-            Some(slot) => AccessProgress::Waits(slot),
+            Some(slot) => {
+                self.look_ahead(access, true);
+                AccessProgress::Waits(slot)
+            }
             None => AccessProgress::Ended(access.failure.take().map_or(Ok(access.result), Err)),
         }
     }
@@ -594,12 +619,29 @@ impl Session {
             && let Some(piece) = rest.next()
         {
             match piece.and_then(|piece| self.begin_piece(access, piece, buffer)) {
-                Ok(None) => access.rest = rest,
+                Ok(None) => {
+                    access.rest = rest;
+                    self.look_ahead(access, false);
+                }
                 Ok(behind) => return behind,
                 Err(error) => access.failure = Some(error),
             }
         }
         None
+    }
+
+    /// Requests lines of the pieces that have not started, if that is due.
+    fn look_ahead(&mut self, access: &mut Access, waits: bool) {
+        if access.failure.is_some() || !access.ahead.is_due(access.rest.at, waits) {
+            return;
+        }
+        let want = match access.what {
+            AccessKind::Read => Want::Read,
+            AccessKind::Write | AccessKind::Post => Want::Write,
+            AccessKind::Fence | AccessKind::Ordered(_) => return,
+        };
+        let rest = access.rest.map(|piece| piece.map(|piece| (piece.at, piece)));
+        self.fetch_ahead(want, &mut access.ahead, rest);
     }
 
     /// Starts a piece; returns the slot that it waits for, if any.
