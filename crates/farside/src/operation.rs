@@ -52,7 +52,7 @@ pub(crate) enum OperationKind {
     Read,
     /// Copy the buffer in.
     Write,
-    /// Change a word.
+    /// Change a word of 4 or 8 bytes.
     Word(WordOperation),
     /// Keep the line as it is until unpinned.
     Pin(Want),
@@ -171,7 +171,7 @@ impl OperationRequest {
                 let trusted = lines.is_trusted();
                 match self.kind {
                     OperationKind::Word(change) if trusted => {
-                        self.result = claim.update(offset, |word| change.apply(word));
+                        self.result = claim.update(offset, bytes, |word| change.apply(word));
                     }
                     _ if trusted => claim.write(offset, &self.buffer),
                     _ => {}

@@ -240,17 +240,18 @@ impl Session {
         done
     }
 
-    /// Changes a word atomically if that needs no waiting, and returns the previous value.
+    /// Changes a word of 4 or 8 bytes atomically if that needs no waiting, and returns the previous value.
     #[inline(always)]
     pub(crate) fn word_hit(
         &mut self,
         address: GlobalAddress,
+        bytes: usize,
         change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
-        if !self.is_settled() || !address.offset().is_multiple_of(8) {
+        if !self.is_settled() || !address.offset().is_multiple_of(bytes as u64) {
             return None;
         }
-        let before = self.lines.update(address, change)?;
+        let before = self.lines.update(address, bytes, change)?;
         self.hit();
         Some(before)
     }
@@ -493,7 +494,7 @@ impl Session {
     ) -> Result<Access, Error> {
         self.check_size(address, bytes)?;
         if matches!(what, AccessKind::Ordered(OperationKind::Word(_)))
-            && !address.offset().is_multiple_of(8)
+            && !address.offset().is_multiple_of(bytes as u64)
         {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
@@ -678,7 +679,8 @@ impl Session {
             }
             AccessKind::Ordered(kind) => {
                 if let OperationKind::Word(change) = kind
-                    && let Some(before) = self.word_hit(address, |word| change.apply(word))
+                    && let Some(before) =
+                        self.word_hit(address, piece.bytes, |word| change.apply(word))
                 {
                     access.result = before;
                     return Ok(None);

@@ -19,16 +19,16 @@ use farside_protocol::coherence::Want;
 /// The share of the cache's lines of a size that one session may request ahead.
 const CACHE_SHARE: usize = 4;
 
-/// Serves parts in order by `$hit`, which returns whether it could, or else by `$slow`. From the first miss on,
-/// it requests the lines of the parts that follow.
+/// Serves parts in order by `$hit`, which returns whether it could, or else by `$slow`, which is likely to wait if
+/// `$waits`. From then on, it requests the lines of the parts that follow.
 macro_rules! in_order {
-    ($session:ident, $parts:ident, $want:expr, $at:ident => $hit:expr, $slow:expr) => {{
+    ($session:ident, $parts:ident, $want:expr, $at:ident => $hit:expr, $waits:expr, $slow:expr) => {{
         let mut deadline = $session.next_deadline();
         let mut ahead = Ahead::NONE;
         for $at in 0..$parts.len() {
             $session.deadline = Some(deadline);
             let hit = $hit;
-            if ahead.is_due($at, !hit) {
+            if ahead.is_due($at, !hit && $waits) {
                 let rest = $parts.iter().enumerate().skip($at);
                 let rest = rest.flat_map(|(part, (address, bytes))| {
                     pieces(*address, bytes.len()).map(move |piece| Ok((part, piece?)))
@@ -181,20 +181,22 @@ impl Session {
     pub fn read_vectored(&mut self, parts: &mut [(GlobalAddress, &mut [u8])]) -> Result<(), Error> {
         in_order!(self, parts, Want::Read, at =>
             self.read_hit(parts[at].0, parts[at].1),
+            true,
             self.read_blocking(parts[at].0, parts[at].1)
         )
     }
 
     /// Writes several ranges, as separate [`write`](Self::write)s in order, whose misses overlap.
     ///
-    /// *Cost*: as `write`; the lines of parts that follow a miss are requested with it, as by
-    /// [`prefetch_write`](Self::prefetch_write).
+    /// *Cost*: as `write`; a write that waits for earlier ones also requests the lines of the parts that follow, as
+    /// by [`prefetch_write`](Self::prefetch_write).
     ///
     /// # Errors
     /// As `write`; earlier parts are in flight then.
     pub fn write_vectored(&mut self, parts: &[(GlobalAddress, &[u8])]) -> Result<(), Error> {
         in_order!(self, parts, Want::Write, at =>
             self.write_hit(parts[at].0, parts[at].1),
+            !self.may_write_more(),
             self.write_slow(parts[at].0, parts[at].1)
         )
     }
@@ -209,6 +211,7 @@ impl Session {
     ) -> Result<(), Error> {
         in_order!(self, parts, Want::Read, at =>
             self.read_hit(parts[at].0, parts[at].1),
+            true,
             self.read_async(parts[at].0, parts[at].1).await
         )
     }
@@ -223,6 +226,7 @@ impl Session {
     ) -> Result<(), Error> {
         in_order!(self, parts, Want::Write, at =>
             self.write_hit(parts[at].0, parts[at].1),
+            !self.may_write_more(),
             self.write_async(parts[at].0, parts[at].1).await
         )
     }
