@@ -114,7 +114,7 @@ macro_rules! errors {
 errors! {
     1 Unallocated Misuse Caller No "The address is in no allocation." "Use an address that alloc returned and that was not freed since.";
     2 OutOfBounds Misuse Caller No "The access passes the end of its allocation." "Shorten it, or allocate more.";
-    3 Misaligned Misuse Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes.";
+    3 Misaligned Misuse Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes, and 4-byte atomics to 4.";
     4 ForeignAddress Misuse Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or an earlier run are not valid here.";
     5 ZeroSize Misuse Caller No "The size is zero." "Ask for at least one byte.";
     6 TooLarge Misuse Caller No "The size is over the limit." "Split it; Limits has the maximum.";

@@ -28,7 +28,11 @@ const ASLEEP: Duration = Duration::from_millis(3);
 /// Most windows of a figure that commands the worker process before each window.
 const PREPARED_WINDOWS_MAX: u32 = 100;
 
+/// Lines that one call of bulk figures accesses.
+const BULK: usize = 64;
+
 const READ_CACHED: &str = "read 8 B, cached";
+const READ_MISS: &str = "read miss, home awake";
 
 /// The session, nodes and allocations of the measurements.
 pub(crate) struct Bench<'a> {
@@ -86,6 +90,7 @@ impl<'a> Bench<'a> {
         self.locks(report)?;
         self.direct_reads(report, "home awake", |_| {})?;
         self.read_misses(report)?;
+        self.bulk_reads(report)?;
         self.write_misses(report)
     }
 
@@ -230,7 +235,7 @@ impl<'a> Bench<'a> {
     fn read_misses(&mut self, report: &mut Report) -> Result<(), Failure> {
         let target = Target::AtMostBaselines(6.0);
         self.session.set_direct_reads(false);
-        report.add("read miss, home awake", Baseline::Line, target, |windows| {
+        report.add(READ_MISS, Baseline::Line, target, |windows| {
             let lines = self.missing()?;
             let windows = windows.min(PREPARED_WINDOWS_MAX);
             measure_prepared(windows, MISSES as u64, self, Self::invalidate, |bench| {
@@ -241,6 +246,32 @@ impl<'a> Bench<'a> {
                 Ok(())
             })
         })?;
+        self.session.set_direct_reads(true);
+        Ok(())
+    }
+
+    /// Measures reads of many lines by one call, which get their lines by messages; the figure is for one line.
+    fn bulk_reads(&mut self, report: &mut Report) -> Result<(), Failure> {
+        self.session.set_direct_reads(false);
+        for (name, times) in [("read miss, 64 parts", 0.5), ("read miss, range of 64 lines", 0.6)] {
+            let target = Target::AtMostTimes(times, READ_MISS);
+            report.add(name, Baseline::Line, target, |windows| {
+                let lines = self.missing()?;
+                let windows = windows.min(PREPARED_WINDOWS_MAX);
+                let mut out = vec![0; BULK * LineSize::DEFAULT.bytes()];
+                measure_prepared(windows, MISSES as u64, self, Self::invalidate, |bench| {
+                    for lines in lines.chunks_exact(BULK) {
+                        if name.contains("range") {
+                            bench.session.read(lines[0], &mut out)?;
+                            continue;
+                        }
+                        let parts = lines.iter().copied().zip(out.chunks_mut(8));
+                        bench.session.read_vectored(&mut parts.collect::<Vec<_>>())?;
+                    }
+                    Ok(())
+                })
+            })?;
+        }
         self.session.set_direct_reads(true);
         Ok(())
     }
@@ -262,24 +293,33 @@ impl<'a> Bench<'a> {
                 Ok(())
             })
         })?;
-        self.fenced_writes(report, "write miss and fence", 1)?;
-        self.fenced_writes(report, "8 write misses and fence", OVERLAP)
+        self.fenced_writes(report, "write miss and fence", 1, false)?;
+        self.fenced_writes(report, "8 write misses and fence", OVERLAP, false)?;
+        self.fenced_writes(report, "64 write misses and fence", BULK, false)?;
+        self.fenced_writes(report, "write miss, 64 parts, and fence", BULK, true)
     }
 
-    /// Measures `at_once` write misses followed by a fence; the figure is for one write.
+    /// Measures `at_once` write misses, by one call or by as many, followed by a fence; the figure is for one
+    /// write.
     fn fenced_writes(
         &mut self,
         report: &mut Report,
         name: &str,
         at_once: usize,
+        by_one_call: bool,
     ) -> Result<(), Failure> {
         report.add(name, Baseline::Line, Target::None, |windows| {
             let lines = self.missing()?;
             let windows = windows.min(PREPARED_WINDOWS_MAX);
             measure_prepared(windows, MISSES as u64, self, Self::invalidate, |bench| {
                 for group in lines.chunks_exact(at_once) {
-                    for line in group {
-                        bench.session.write(*line, &[9; 8])?;
+                    if by_one_call {
+                        let parts = group.iter().map(|line| (*line, &[9; 8][..]));
+                        bench.session.write_vectored(&parts.collect::<Vec<_>>())?;
+                    } else {
+                        for line in group {
+                            bench.session.write(*line, &[9; 8])?;
+                        }
                     }
                     bench.session.fence()?;
                 }

@@ -6,7 +6,7 @@
 use crate::engine::GATE_TAKEN;
 use crate::hit::{Claim, Lines, TagValue};
 use crate::operation::{OperationKind, WordOperation};
-use crate::session::{AccessKind, Buffer, LinePiece, Session, pieces};
+use crate::session::{AccessKind, Ahead, Buffer, LinePiece, Session, pieces};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::coherence::{Level, Want};
 use std::sync::Arc;
@@ -17,23 +17,26 @@ const STACK: usize = 512;
 macro_rules! word_atomics {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident, $twin:ident($($arg:ident),*) => $change:ident;
+        fn $name:ident, $twin:ident($($arg:ident),*) -> $word:ident => $change:ident;
     )*) => {$(
         $(#[$doc])*
         ///
         /// *Guarantees*: atomic against every access of every node; orders like a
-        /// [`fence`](Self::fence) before it. *Units*: 8 bytes, little-endian, 8-byte aligned.
+        /// [`fence`](Self::fence) before it. *Units*: an integer, little-endian, aligned to its size.
         /// *Blocks* until this node owns the line. *Cost*: a locked instruction on an owned line, else
         /// one request to the home. *Source*: 004 §4.1.
         ///
         /// # Errors
         /// `Misaligned`, those of [`read`](Self::read), and the first failure of an earlier write.
         #[inline]
-        pub fn $name(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            let change = |word| WordOperation::$change($($arg),*).apply(word);
-            match self.word_hit(address, change) {
-                Some(before) => Ok(before),
-                None => self.word_blocking(WordOperation::$change($($arg),*), address),
+        pub fn $name(&mut self, address: GlobalAddress, $($arg: $word),*) -> Result<$word, Error> {
+            let change = WordOperation::$change($($arg.into()),*);
+            match self.word_hit(address, size_of::<$word>(), |word| change.apply(word)) {
+                Some(before) => Ok(before as $word),
+                None => {
+                    let before = self.word_blocking(change, address, size_of::<$word>());
+                    before.map(|before| before as $word)
+                }
             }
         }
 
@@ -41,23 +44,50 @@ macro_rules! word_atomics {
         ///
         /// # Errors
         #[doc = concat!("As `", stringify!($name), "`.")]
-        pub async fn $twin(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            let change = OperationKind::Word(WordOperation::$change($($arg),*));
-            self.access_async(AccessKind::Ordered(change), address, 8, Buffer::NONE).await
+        pub async fn $twin(&mut self, address: GlobalAddress, $($arg: $word),*) -> Result<$word, Error> {
+            let change = OperationKind::Word(WordOperation::$change($($arg.into()),*));
+            let what = AccessKind::Ordered(change);
+            let before = self.access_async(what, address, size_of::<$word>(), Buffer::NONE).await;
+            before.map(|before| before as $word)
         }
     )*};
 }
 
 impl Session {
     word_atomics! {
-        /// Adds to a word, wrapping, and returns the previous value.
-        fn fetch_add, fetch_add_async(add) => FetchAdd;
+        /// Adds to a word of 8 bytes, wrapping, and returns the previous value.
+        fn fetch_add, fetch_add_async(add) -> u64 => FetchAdd;
 
-        /// Replaces a word if it has the expected value, and returns the previous value in either case.
-        fn compare_swap, compare_swap_async(expected, new) => CompareSwap;
+        /// Replaces a word of 8 bytes if it has the expected value, and returns the previous value in either
+        /// case.
+        fn compare_swap, compare_swap_async(expected, new) -> u64 => CompareSwap;
 
-        /// Replaces a word and returns the previous value.
-        fn swap, swap_async(new) => Swap;
+        /// Replaces a word of 8 bytes and returns the previous value.
+        fn swap, swap_async(new) -> u64 => Swap;
+
+        /// Adds to a word of 4 bytes, wrapping, and returns the previous value.
+        ///
+        /// ```
+        /// # use farside::{Config, Node};
+        /// # fn main() -> Result<(), farside::Error> {
+        /// # let config = Config::new(format!("words-{}", std::process::id()));
+        /// # let node = Node::create(&config.memory_bytes(1 << 20).cache_bytes(1 << 20))?;
+        /// # let mut session = node.session()?;
+        /// let counters = session.alloc_array::<u32>(2)?;
+        /// counters.write(&mut session, 0, &[u32::MAX, 7])?;
+        /// assert_eq!(session.fetch_add_u32(counters.address_of(0)?, 2)?, u32::MAX);
+        /// assert_eq!(counters.to_vec(&mut session)?, [1, 7]);
+        /// # Ok(())
+        /// # }
+        /// ```
+        fn fetch_add_u32, fetch_add_u32_async(add) -> u32 => FetchAdd;
+
+        /// Replaces a word of 4 bytes if it has the expected value, and returns the previous value in either
+        /// case.
+        fn compare_swap_u32, compare_swap_u32_async(expected, new) -> u32 => CompareSwap;
+
+        /// Replaces a word of 4 bytes and returns the previous value.
+        fn swap_u32, swap_u32_async(new) -> u32 => Swap;
     }
 
     #[cold]
@@ -65,9 +95,10 @@ impl Session {
         &mut self,
         change: WordOperation,
         address: GlobalAddress,
+        bytes: usize,
     ) -> Result<u64, Error> {
         let change = OperationKind::Word(change);
-        self.access(AccessKind::Ordered(change), address, 8, Buffer::NONE)
+        self.access(AccessKind::Ordered(change), address, bytes, Buffer::NONE)
     }
 
     /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.
@@ -137,7 +168,8 @@ impl Session {
     ///
     /// *Guarantees*: no write of another session, in whole or in part, comes between the lines.
     /// *Blocks* like [`read`](Self::read). *Cost*: as `read` if the lines are cached and unchanged
-    /// meanwhile; otherwise the lines are pinned at this node one after the other while they are fetched.
+    /// meanwhile; otherwise the lines are requested in windows as by [`prefetch_read`](Self::prefetch_read), and
+    /// pinned at this node one after the other.
     ///
     /// # Errors
     /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
@@ -188,8 +220,9 @@ impl Session {
     ///
     /// *Guarantees*: every [`read_atomic`](Self::read_atomic) sees all of it or nothing; a plain read sees
     /// each line whole. Visible to all when it returns; earlier writes of the session are visible before
-    /// it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not owned, one
-    /// after the other in address order (which excludes deadlock).
+    /// it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not owned,
+    /// in windows as by [`prefetch_write`](Self::prefetch_write); the lines are pinned one after the other in
+    /// address order (which excludes deadlock).
     ///
     /// # Errors
     /// As [`write`](Self::write), but reported by this call; nothing is written then. `LineLost` also if it
@@ -327,7 +360,12 @@ impl Session {
                 self.call(OperationKind::Gate, parts[0], &[]).await? == GATE_TAKEN;
         }
         loop {
-            for part in parts {
+            let mut ahead = Ahead::NONE;
+            for (at, part) in parts.iter().enumerate() {
+                if ahead.is_due(at, parts.len() > 1) {
+                    let rest = (at..).zip(&parts[at..]).map(|(at, part)| Ok((at, *part)));
+                    self.fetch_ahead(want, &mut ahead, rest);
+                }
                 let part_healing = healing.get(part.at..part.at + part.bytes).unwrap_or_default();
                 self.call(OperationKind::Pin(want), *part, part_healing).await?;
                 self.in_flight.pinned.push(part.address.line());

@@ -50,6 +50,15 @@ impl DirectHome {
             && self.tags.load_word_after(end_word(self.tags.len())) == Ok(0)
     }
 
+    /// Whether its home seems to have the latest bytes of a piece of a line.
+    fn allows(&self, address: GlobalAddress, bytes: usize, continues: bool) -> bool {
+        let line = address.line();
+        self.tags.load_word(tag_offset(line)).is_ok_and(|seen| {
+            let offset = address.offset_in_line();
+            TagValue::from_bits(seen).allows_read(line.line_size(), offset, bytes, continues)
+        })
+    }
+
     /// Copies bytes of one line out if its home has the latest; all bytes from `address` on are in one line.
     fn read(&self, lines: &Lines, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         let line = address.line();
@@ -143,20 +152,32 @@ impl DirectReader {
         out: &mut [u8],
         continues: bool,
     ) -> bool {
-        if self.homes.epoch.load(Ordering::Acquire) != self.epoch {
-            self.refresh();
-        }
+        self.refresh();
+        self.home(address).is_some_and(|home| home.read(lines, address, out, continues))
+    }
+
+    /// Whether a read of these bytes of a line is likely to succeed.
+    pub(crate) fn allows(&self, address: GlobalAddress, bytes: usize, continues: bool) -> bool {
+        self.home(address).is_some_and(|home| home.allows(address, bytes, continues))
+    }
+
+    #[inline]
+    fn home(&self, address: GlobalAddress) -> Option<&DirectHome> {
         let memory = address.line().memory();
-        match self.by_node.get(usize::from(memory.node().0)) {
-            Some(Some(home)) if home.memory == memory && !self.is_off => {
-                home.read(lines, address, out, continues)
-            }
-            _ => false,
+        let home = self.by_node.get(usize::from(memory.node().0))?.as_deref();
+        home.filter(|home| home.memory == memory && !self.is_off)
+    }
+
+    /// Notes homes that came or went.
+    #[inline]
+    pub(crate) fn refresh(&mut self) {
+        if self.homes.epoch.load(Ordering::Acquire) != self.epoch {
+            self.copy_homes();
         }
     }
 
     #[cold]
-    fn refresh(&mut self) {
+    fn copy_homes(&mut self) {
         let by_node = locked(&self.homes.by_node);
         self.epoch = self.homes.epoch.load(Ordering::Acquire);
         self.by_node.clone_from(&by_node);

@@ -608,13 +608,13 @@ impl Claim<'_> {
         debug_assert!(done.is_ok(), "the tag's extent lies within the line");
     }
 
-    /// Changes an aligned 64-bit word and returns the previous value.
-    #[inline]
-    pub(crate) fn update(&self, offset: usize, change: impl FnOnce(u64) -> u64) -> u64 {
+    /// Changes an aligned word of at most 8 bytes, modulo its size, and returns the previous value.
+    #[inline(always)]
+    pub(crate) fn update(&self, at: usize, bytes: usize, change: impl FnOnce(u64) -> u64) -> u64 {
         let mut word = [0; 8];
-        self.read(offset, &mut word);
+        self.read(at, &mut word[..bytes]);
         let before = u64::from_le_bytes(word);
-        self.write(offset, &change(before).to_le_bytes());
+        self.write(at, &change(before).to_le_bytes()[..bytes]);
         before
     }
 }
@@ -790,15 +790,16 @@ impl Lines {
         }
     }
 
-    /// Changes an aligned word if the tag allows, and returns the previous value.
-    #[inline]
+    /// Changes an aligned word of at most 8 bytes if the tag allows, and returns the previous value.
+    #[inline(always)]
     pub(crate) fn update(
         &self,
         address: GlobalAddress,
+        bytes: usize,
         change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
-        let claim = self.claim(address, 8, false)?;
-        let before = claim.update(address.offset_in_line(), change);
+        let claim = self.claim(address, bytes, false)?;
+        let before = claim.update(address.offset_in_line(), bytes, change);
         drop(claim);
         (!self.is_removed()).then_some(before)
     }
@@ -929,9 +930,9 @@ impl Lines {
             .filter_map(|(_, bits)| LineAddress::from_bits(bits))
     }
 
-    /// Whether lines of this size can be cached at all.
-    pub(crate) fn caches(&self, size: LineSize) -> bool {
-        !self.classes[usize::from(size.class())].keys.is_empty()
+    /// The number of lines of this size that the cache can hold.
+    pub(crate) fn frames(&self, size: LineSize) -> usize {
+        self.classes[usize::from(size.class())].keys.len() * WAYS
     }
 
     /// Every line that is cached or being fetched, for rare sweeps.

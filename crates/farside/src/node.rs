@@ -9,7 +9,7 @@ use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
 use crate::progress::Progress;
-use crate::session::{CALL_SLOTS, Session};
+use crate::session::{CALL_SLOTS, Session, prefetch_slots};
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
@@ -421,8 +421,9 @@ impl Node {
         let core = &self.shared.core;
         let count = self.shared.session_count.fetch_add(1, Ordering::Relaxed);
         let id = SessionId::new(self.id(), count);
-        let count = CALL_SLOTS + core.limits.writes_in_flight_max as usize;
-        let slots = core.engine().open_session(id, count, core.limits.sessions_max)?;
+        let limits = &core.limits;
+        let count = CALL_SLOTS + limits.writes_in_flight_max as usize + prefetch_slots(limits);
+        let slots = core.engine().open_session(id, count, limits.sessions_max)?;
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 

@@ -48,10 +48,12 @@ pub(crate) enum OperationKind {
     Read,
     /// Copy the buffer in.
     Write,
-    /// Change a word.
+    /// Change a word of 4 or 8 bytes.
     Word(WordOperation),
     /// Keep the line as it is until unpinned.
     Pin(Want),
+    /// Fetch the line for later accesses; none waits for it.
+    Prefetch(Want),
     /// Allocate memory at a node.
     Allocate { node: NodeId, bytes: u64, class: u8 },
     /// Get the directory of named roots of a node.
@@ -74,7 +76,7 @@ impl OperationKind {
         match self {
             Self::Read => Some(Want::Read),
             Self::Write | Self::Word(_) => Some(Want::Write),
-            Self::Pin(want) => Some(want),
+            Self::Pin(want) | Self::Prefetch(want) => Some(want),
             Self::Idle
             | Self::Allocate { .. }
             | Self::Directory { .. }
@@ -165,14 +167,14 @@ impl OperationRequest {
                 let trusted = lines.is_trusted();
                 match self.kind {
                     OperationKind::Word(change) if trusted => {
-                        self.result = claim.update(offset, |word| change.apply(word));
+                        self.result = claim.update(offset, bytes, |word| change.apply(word));
                     }
                     _ if trusted => claim.write(offset, &self.buffer),
                     _ => {}
                 }
                 Ok(trusted)
             }
-            OperationKind::Pin(_) => Ok(true),
+            OperationKind::Pin(_) | OperationKind::Prefetch(_) => Ok(true),
             OperationKind::Idle
             | OperationKind::Allocate { .. }
             | OperationKind::Directory { .. }
@@ -344,7 +346,7 @@ pub(crate) const NO_SLOT: usize = 0xff;
 const HOME: u64 = 0xf_ffff << INDEX_SHIFT;
 
 const _: () = assert!(farside_base::Limits::DEFAULT.sessions_max < 0xf_ffff);
-const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 200);
+const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 180);
 
 /// The table index of an operation's session.
 pub(crate) fn session_index(operation: OperationId) -> usize {

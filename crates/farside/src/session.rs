@@ -1,6 +1,7 @@
 //! Sessions: global memory as a program uses it, by reads, writes and fences.
 
 mod access;
+mod ahead;
 mod deadline;
 
 use crate::direct::DirectReader;
@@ -9,7 +10,7 @@ use crate::lock_hit::{LockCells, add};
 use crate::node::{Drive, NodeShared};
 use crate::operation::{OperationKind, SessionSlots};
 use crate::wait::{Blocking, Core, Parker};
-use crate::{Error, ErrorCode, GlobalAddress, NodeId, SessionId};
+use crate::{Error, ErrorCode, GlobalAddress, Limits, NodeId, SessionId};
 use access::InFlight;
 use farside_protocol::lock::Range;
 use std::sync::Arc;
@@ -17,12 +18,18 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-pub(crate) use access::{Access, AccessKind, Buffer};
+pub(crate) use access::{Access, AccessKind, Ahead, Buffer};
 pub(crate) use deadline::Deadline;
 pub use deadline::Timed;
 
-/// Slots of a session for calls that wait; asynchronous writes have separate ones.
+/// Slots of a session for calls that wait; asynchronous writes and lines requested ahead have separate ones.
 pub(crate) const CALL_SLOTS: usize = 8;
+
+/// Slots of a session for lines that it requests ahead: as many as it may have requests in flight to one home,
+/// and at most as a word has bits.
+pub(crate) fn prefetch_slots(limits: &Limits) -> usize {
+    limits.credits_per_class.min(u64::BITS) as usize
+}
 
 /// An asynchronous write in flight.
 #[derive(Clone, Copy, Debug)]
@@ -258,8 +265,8 @@ impl Session {
     /// session, and every write that was fenced before this call began. *Blocks* on lines that are neither
     /// cached nor read directly. *Cost*: a tag check and a copy per line that is local or cached, and the
     /// same in the home's memory per line that is [read directly](Self::set_direct_reads); otherwise one
-    /// request to the home (one round trip; one and a half if another node owns the line), several lines in
-    /// parallel. *Source*: 004 §2.3; direct reads are Farside's own.
+    /// request to the home (one round trip; one and a half if another node owns the line), many lines in
+    /// parallel as by [`prefetch_read`](Self::prefetch_read). *Source*: 004 §2.3; direct reads are Farside's own.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `Unallocated`, `OutOfBounds`, `ForeignAddress`, `NodeLost`, `LineLost`,
@@ -381,8 +388,8 @@ impl Session {
     }
 
     fn start(&mut self, kind: OperationKind, piece: LinePiece, part: &[u8]) {
-        let first = CALL_SLOTS;
-        let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
+        let slots = CALL_SLOTS..self.first_prefetch_slot();
+        let free = slots.into_iter().find(|slot| self.slots.slots[*slot].is_free());
         let Some(slot) = free else {
             // There are as many slots as writes may be in flight, so one is free.
             self.write_failure = Some(Error::new(ErrorCode::NodeFailed));
@@ -516,34 +523,6 @@ impl Session {
         self.write(address, &value.to_le_bytes())
     }
 
-    /// Reads several ranges, as separate [`read`](Self::read)s in order.
-    ///
-    /// # Errors
-    /// As `read`; earlier parts have been read then.
-    pub fn read_vectored(&mut self, parts: &mut [(GlobalAddress, &mut [u8])]) -> Result<(), Error> {
-        let mut deadline = self.next_deadline();
-        for (address, out) in parts {
-            self.deadline = Some(deadline);
-            self.read(*address, out)?;
-            deadline = self.last_deadline();
-        }
-        Ok(())
-    }
-
-    /// Writes several ranges, as separate [`write`](Self::write)s in order.
-    ///
-    /// # Errors
-    /// As `write`; earlier parts are in flight then.
-    pub fn write_vectored(&mut self, parts: &[(GlobalAddress, &[u8])]) -> Result<(), Error> {
-        let mut deadline = self.next_deadline();
-        for (address, bytes) in parts {
-            self.deadline = Some(deadline);
-            self.write(*address, bytes)?;
-            deadline = self.last_deadline();
-        }
-        Ok(())
-    }
-
     /// The awaitable twin of [`read_u64`](Self::read_u64).
     ///
     /// # Errors
@@ -564,40 +543,6 @@ impl Session {
         value: u64,
     ) -> Result<(), Error> {
         self.write_async(address, &value.to_le_bytes()).await
-    }
-
-    /// The awaitable twin of [`read_vectored`](Self::read_vectored).
-    ///
-    /// # Errors
-    /// As `read_vectored`.
-    pub async fn read_vectored_async(
-        &mut self,
-        parts: &mut [(GlobalAddress, &mut [u8])],
-    ) -> Result<(), Error> {
-        let mut deadline = self.next_deadline();
-        for (address, out) in parts {
-            self.deadline = Some(deadline);
-            self.read_async(*address, out).await?;
-            deadline = self.last_deadline();
-        }
-        Ok(())
-    }
-
-    /// The awaitable twin of [`write_vectored`](Self::write_vectored).
-    ///
-    /// # Errors
-    /// As `write_vectored`.
-    pub async fn write_vectored_async(
-        &mut self,
-        parts: &[(GlobalAddress, &[u8])],
-    ) -> Result<(), Error> {
-        let mut deadline = self.next_deadline();
-        for (address, bytes) in parts {
-            self.deadline = Some(deadline);
-            self.write_async(*address, bytes).await?;
-            deadline = self.last_deadline();
-        }
-        Ok(())
     }
 }
 

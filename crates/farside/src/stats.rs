@@ -8,6 +8,9 @@ pub struct Stats {
     pub hits: u64,
     /// Line accesses that needed the engine.
     pub misses: u64,
+    /// Lines requested ahead of their use: by [`Session::prefetch_read`](crate::Session::prefetch_read) and
+    /// its twin for writes, and by accesses to many lines.
+    pub prefetches: u64,
     /// Lines of other homes read in their memory, without a message and without caching them.
     pub direct_reads: u64,
     /// Cached lines lost to other nodes' writes.

@@ -187,6 +187,11 @@ const CALLS: &[(&str, Blocking, Awaitable)] = &[
         |s, a| s.swap(a, 0).map(drop),
         |s, a| Box::pin(async move { s.swap_async(a, 0).await.map(drop) }),
     ),
+    (
+        "fetch_add_u32",
+        |s, a| s.fetch_add_u32(a, 0).map(drop),
+        |s, a| Box::pin(async move { s.fetch_add_u32_async(a, 0).await.map(drop) }),
+    ),
     ("atomic", |s, a| s.atomic(a, 8, |_| ()), |s, a| Box::pin(s.atomic_async(a, 8, |_| ()))),
     (
         "read_atomic",

@@ -11,6 +11,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     one_node_reads_what_it_wrote
     every_node_sees_every_nodes_writes
     atomics_of_all_nodes_add_up
+    atomics_of_4_bytes_leave_their_neighbours_alone
     an_atomic_write_is_seen_whole
     a_small_cache_evicts_and_forgets_nothing
     bad_input_is_a_typed_error_without_effect
@@ -96,6 +97,35 @@ fn atomics_of_all_nodes_add_up(make: &Make) {
     assert_eq!(first.swap(counter, 9).unwrap(), 7);
 }
 
+/// Each node adds to its own half of a word, with carries that must not reach the other half.
+fn atomics_of_4_bytes_leave_their_neighbours_alone(make: &Make) {
+    let nodes = cluster(make, &config("halves"), 3);
+    let mut first = nodes[0].session().unwrap();
+    let words = first.alloc_on(16, NodeId(1)).unwrap();
+    let word = |number: u64| words.checked_add(4 * number).unwrap();
+    std::thread::scope(|scope| {
+        for (number, node) in (0..).zip(&nodes) {
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                for round in 0..300_u32 {
+                    let before = session.fetch_add_u32(word(number), 1 << 31 | 1).unwrap();
+                    assert_eq!(before, round.wrapping_mul(1 << 31 | 1));
+                    session.fetch_add_u32(word(3), u32::MAX).unwrap();
+                }
+            });
+        }
+    });
+    let mut bytes = [0; 16];
+    first.read(words, &mut bytes).unwrap();
+    let values = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+    let all = 900_u32.wrapping_neg();
+    assert_eq!(values.collect::<Vec<_>>(), [300, 300, 300, all]);
+    assert_eq!(first.compare_swap_u32(word(3), all, 7), Ok(all));
+    assert_eq!(first.compare_swap_u32(word(3), all, 8), Ok(7));
+    assert_eq!(first.swap_u32(word(3), 9), Ok(7));
+    assert_eq!(first.read_u64(word(2)), Ok(9 << 32 | 300));
+}
+
 fn an_atomic_write_is_seen_whole(make: &Make) {
     let nodes = cluster(make, &config("whole"), 2);
     let mut first = nodes[0].session().unwrap();
@@ -156,6 +186,10 @@ fn bad_input_is_a_typed_error_without_effect(make: &Make) {
         assert_eq!(code(session.read(address, &mut [])), ErrorCode::ZeroSize);
         let odd = address.checked_add(4).unwrap();
         assert_eq!(code(session.fetch_add(odd, 1)), ErrorCode::Misaligned);
+        assert_eq!(
+            code(session.swap_u32(address.checked_add(2).unwrap(), 1)),
+            ErrorCode::Misaligned
+        );
         assert_eq!(code(session.free(odd)), ErrorCode::NotAnAllocation);
         let far = address.checked_add(1 << 40).unwrap();
         assert_eq!(code(session.read(far, &mut bytes)), ErrorCode::Unallocated);

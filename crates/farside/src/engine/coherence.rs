@@ -23,6 +23,7 @@ pub(crate) struct CoherenceDriver {
     frameless: VecDeque<OperationId>,
     invalidations: u64,
     evictions: u64,
+    prefetches: u64,
 }
 
 impl CoherenceDriver {
@@ -34,6 +35,7 @@ impl CoherenceDriver {
             frameless: VecDeque::new(),
             invalidations: 0,
             evictions: 0,
+            prefetches: 0,
         }
     }
 
@@ -56,6 +58,7 @@ impl CoherenceDriver {
     pub(super) fn count(&self, stats: &mut Stats) {
         stats.invalidations = self.invalidations;
         stats.evictions = self.evictions;
+        stats.prefetches = self.prefetches;
         stats.write_backs = self.machine.counters().write_backs;
     }
 }
@@ -259,9 +262,14 @@ impl Engine {
             return self.control(operation, kind, address);
         };
         let line = address.line();
+        let is_prefetch = matches!(kind, OperationKind::Prefetch(_));
+        if is_prefetch && self.coherence.machine.is_busy(line) {
+            return self.finish(operation, Ok(())); // an earlier request brings it
+        }
         let Some(frame) = self.frame_for(line, operation) else {
             return;
         };
+        self.coherence.prefetches += u64::from(is_prefetch);
         let pin = matches!(kind, OperationKind::Pin(_));
         let here = self.here(line);
         self.step_own(CoherenceEvent::Issue { operation, line, want, pin, frame, here });
@@ -296,7 +304,7 @@ impl Engine {
             }
             return Some(Frame(0));
         }
-        if !self.lines.caches(line.line_size()) {
+        if self.lines.frames(line.line_size()) == 0 {
             self.finish(operation, Err(ErrorCode::CacheFull));
             return None;
         }

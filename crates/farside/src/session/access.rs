@@ -21,6 +21,7 @@ use crate::canary;
 use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, LineSize};
+use farside_protocol::coherence::Want;
 use farside_protocol::lock::Mode;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -86,8 +87,28 @@ pub(crate) struct Access {
     waits_for_writes: bool,
     /// A fence has asked the engine whether this node is still a member.
     asked: bool,
+    ahead: Ahead,
     result: u64,
     failure: Option<Error>,
+}
+
+/// How far an access has looked ahead, as places in it: of bytes, or of parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The place at which it looks again.
+    pub(super) again: usize,
+    /// The lines before this place have been requested.
+    pub(super) end: usize,
+}
+
+impl Ahead {
+    /// Not at all.
+    pub(crate) const NONE: Self = Self { again: 0, end: 0 };
+
+    /// Whether the access is to look ahead at this place: it `waits`, or has waited earlier.
+    pub(crate) fn is_due(self, place: usize, waits: bool) -> bool {
+        (waits || self.end > 0) && place >= self.again
+    }
 }
 
 /// The state of an access.
@@ -177,7 +198,8 @@ impl Access {
 
     const fn new(what: AccessKind, rest: Pieces) -> Self {
         let waits_for_writes = matches!(what, AccessKind::Fence | AccessKind::Ordered(_));
-        Self { what, rest, waits_for_writes, asked: false, result: 0, failure: None }
+        let ahead = Ahead::NONE;
+        Self { what, rest, waits_for_writes, asked: false, ahead, result: 0, failure: None }
     }
 
     pub(crate) fn is_fence(&self) -> bool {
@@ -218,17 +240,18 @@ impl Session {
         done
     }
 
-    /// Changes a word atomically if that needs no waiting, and returns the previous value.
+    /// Changes a word of 4 or 8 bytes atomically if that needs no waiting, and returns the previous value.
     #[inline(always)]
     pub(crate) fn word_hit(
         &mut self,
         address: GlobalAddress,
+        bytes: usize,
         change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
-        if !self.is_settled() || !address.offset().is_multiple_of(8) {
+        if !self.is_settled() || !address.offset().is_multiple_of(bytes as u64) {
             return None;
         }
-        let before = self.lines.update(address, change)?;
+        let before = self.lines.update(address, bytes, change)?;
         self.hit();
         Some(before)
     }
@@ -405,7 +428,7 @@ impl Session {
     }
 
     /// Whether a slot is free, or its operation was abandoned and has ended.
-    fn frees(&self, slot: usize) -> bool {
+    pub(super) fn frees(&self, slot: usize) -> bool {
         let slot = &self.slots.slots[slot];
         if slot.is_abandoned() && slot.outcome().is_some() {
             slot.recycle();
@@ -471,7 +494,7 @@ impl Session {
     ) -> Result<Access, Error> {
         self.check_size(address, bytes)?;
         if matches!(what, AccessKind::Ordered(OperationKind::Word(_)))
-            && !address.offset().is_multiple_of(8)
+            && !address.offset().is_multiple_of(bytes as u64)
         {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
@@ -489,7 +512,10 @@ impl Session {
         self.land(access, buffer);
         let behind = self.begin_pieces(access, buffer);
         match self.in_flight.oldest().or(behind) {
-            Some(slot) => AccessProgress::Waits(slot),
+            Some(slot) => {
+                self.look_ahead(access, true);
+                AccessProgress::Waits(slot)
+            }
             None => AccessProgress::Ended(access.failure.take().map_or(Ok(access.result), Err)),
         }
     }
@@ -594,12 +620,29 @@ impl Session {
             && let Some(piece) = rest.next()
         {
             match piece.and_then(|piece| self.begin_piece(access, piece, buffer)) {
-                Ok(None) => access.rest = rest,
+                Ok(None) => {
+                    access.rest = rest;
+                    self.look_ahead(access, false);
+                }
                 Ok(behind) => return behind,
                 Err(error) => access.failure = Some(error),
             }
         }
         None
+    }
+
+    /// Requests lines of the pieces that have not started, if that is due.
+    fn look_ahead(&mut self, access: &mut Access, waits: bool) {
+        if access.failure.is_some() || !access.ahead.is_due(access.rest.at, waits) {
+            return;
+        }
+        let want = match access.what {
+            AccessKind::Read => Want::Read,
+            AccessKind::Write | AccessKind::Post => Want::Write,
+            AccessKind::Fence | AccessKind::Ordered(_) => return,
+        };
+        let rest = access.rest.map(|piece| piece.map(|piece| (piece.at, piece)));
+        self.fetch_ahead(want, &mut access.ahead, rest);
     }
 
     /// Starts a piece; returns the slot that it waits for, if any.
@@ -636,7 +679,8 @@ impl Session {
             }
             AccessKind::Ordered(kind) => {
                 if let OperationKind::Word(change) = kind
-                    && let Some(before) = self.word_hit(address, |word| change.apply(word))
+                    && let Some(before) =
+                        self.word_hit(address, piece.bytes, |word| change.apply(word))
                 {
                     access.result = before;
                     return Ok(None);

@@ -41,6 +41,10 @@ impl Holder {
         self.busy.len()
     }
 
+    pub(super) fn is_busy(&self, line: LineAddress) -> bool {
+        self.busy.contains(line)
+    }
+
     pub(super) fn holds_work(&self) -> bool {
         self.busy.iter().any(|(_, work)| work.holds_work())
     }

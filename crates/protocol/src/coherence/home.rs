@@ -55,6 +55,10 @@ impl Home {
         self.busy.len()
     }
 
+    pub(super) fn is_busy(&self, line: LineAddress) -> bool {
+        self.busy.contains(line)
+    }
+
     pub(super) fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.directory.owner(line)
     }

@@ -69,6 +69,14 @@ impl Coherence {
         self.home.lines_busy() + self.holder.lines_busy()
     }
 
+    /// Whether a line has pending work at this node: it is being fetched, recalled or given back.
+    pub fn is_busy(&self, line: LineAddress) -> bool {
+        match line.home() == self.me {
+            true => self.home.is_busy(line),
+            false => self.holder.is_busy(line),
+        }
+    }
+
     /// Whether a line of another home is in transition at this node: a message is still to be sent or to arrive
     /// because this node held or requested it.
     pub fn holds_work(&self) -> bool {

@@ -184,6 +184,16 @@ impl LitmusSubject for NodeSubject {
             return;
         }
         let variable = random.index(variables.len()) as u8;
+        if random.chance(500)
+            && let Thread::Idle(session) = &mut self.disturbers[node]
+        {
+            let (line, is_read) = (variables[usize::from(variable)], random.chance(500));
+            match is_read {
+                true => session.prefetch_read(line, 8),
+                false => session.prefetch_write(line, 8),
+            }
+            return;
+        }
         let instruction = if random.chance(500) {
             Instruction::FetchAdd { variable, add: 0 }
         } else {

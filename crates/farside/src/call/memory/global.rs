@@ -191,12 +191,12 @@ impl HelperMemory for GlobalHits<'_> {
 
     #[inline]
     fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, |word| WordOperation::CompareSwap(expected, new).apply(word)))
+        Ok(self.0.word_hit(at, 8, |word| WordOperation::CompareSwap(expected, new).apply(word)))
     }
 
     #[inline]
     fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, |word| WordOperation::FetchAdd(add).apply(word)))
+        Ok(self.0.word_hit(at, 8, |word| WordOperation::FetchAdd(add).apply(word)))
     }
 
     #[inline]
