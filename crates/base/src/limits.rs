@@ -21,7 +21,8 @@ pub struct Limits {
     pub locks_per_session_max: u32,
     /// Messages that a node may have in flight to one peer in each class (request, forward, reply).
     pub credits_per_class: u32,
-    /// How often readers may overtake a waiting writer.
+    /// How often readers may overtake a waiting writer; and how many lock requests of one node are granted in a row
+    /// while another node's wait.
     pub lock_handovers_max: u32,
     /// Unused lines over whose locks a node may keep the authority: some 300 B each.
     pub lock_delegations_max: u32,

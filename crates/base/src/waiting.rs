@@ -142,6 +142,11 @@ pub const CLOCK_EVERY_POLLS: u32 = 16;
 /// Measured: read misses within 5 % at 8.
 pub const LOCK_SPINS: u32 = 64;
 
+/// The longest time for which other threads of a node may overtake a thread that waits for a lock; then it queues. A
+/// thread that spins [`SPIN_MEMORY_POLLS`] polls queues earlier, but its yields may take a time slice each.
+/// Chosen: a hand-over to a thread that sleeps, some 30 us, is then a small part; the same as in Go's mutex.
+pub const LOCK_BARGE_MAX: Duration = Duration::from_millis(1);
+
 /// How long a thread of a node polls without work before it parks (`Config::spin_ns`).
 /// Measured: read misses every 5 us take 2.0 us, at 5 us 70 us; at 80 us 10 % less for four times the idle polling.
 pub const NODE_SPIN_NS: u64 = 20_000;

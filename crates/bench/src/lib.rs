@@ -4,6 +4,7 @@
 mod baseline;
 mod between;
 mod channels;
+mod contended;
 pub mod demo;
 mod fabric;
 mod idle;
@@ -48,6 +49,9 @@ pub fn memory(effort: &Effort, output: Output) -> Result<(), Failure> {
     output.note("idle");
     idle::time(&mut report)?;
     idle::memory(&mut report)?;
+    output.note("contended locks");
+    report.allowed().allow();
+    contended::measure(&mut report)?;
     report.print(output);
     Ok(())
 }

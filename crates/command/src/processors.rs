@@ -27,6 +27,13 @@ impl Allowed {
         self.0.len().max(1)
     }
 
+    /// Lets the calling thread, and the threads that it starts later, use all of them, after a [`bind`].
+    pub fn allow(&self) {
+        let mut set = CpuSet::new();
+        self.0.iter().for_each(|processor| set.set(*processor));
+        let _ = sched_setaffinity(None, &set);
+    }
+
     /// Returns the processors that the calling thread may use. Call it before the first `bind`.
     pub fn now() -> Self {
         let Ok(set) = sched_getaffinity(None) else {
@@ -45,7 +52,10 @@ mod tests {
         let allowed = Allowed::now();
         let bound = std::thread::spawn(move || {
             bind(allowed.processor(1));
-            (Allowed::now(), allowed)
+            let bound = Allowed::now();
+            allowed.allow();
+            assert_eq!(Allowed::now(), allowed);
+            (bound, allowed)
         });
         let (bound, allowed) = bound.join().unwrap();
         assert_eq!(bound.0.len(), 1);

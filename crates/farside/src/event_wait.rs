@@ -50,7 +50,7 @@ impl EventWait {
     }
 
     /// Spins before the next poll; returns the remaining time once the spin budget is used up.
-    fn spin(&mut self) -> Result<Option<Duration>, Error> {
+    pub(crate) fn spin(&mut self) -> Result<Option<Duration>, Error> {
         match self.spin.step() {
             WaitStep::Park => return self.check().map(Some),
             WaitStep::Yield => {

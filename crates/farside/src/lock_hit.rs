@@ -3,8 +3,16 @@
 //!
 //! The lock machine lends lines whose locks are unused (`farside_protocol::lock`, "Loans"). The engine puts
 //! a loan into the cell of its line; sessions lock and unlock there, one at a time. The engine takes the
-//! loan back before it passes the machine any event that names the line. A second reader, a conflict or an
-//! upgrade finds the lock held, goes through the engine, and so ends the loan.
+//! loan back before it passes the machine any event that names the line. A second reader or an upgrade finds
+//! the lock held, goes through the engine, and so ends the loan.
+//!
+//! **Contention within the node.** A session that finds a conflicting lock held on loan spins for its budget
+//! before it asks the engine, so threads of one node hand a lock over in its cell (barging: any of them may
+//! get it). A session that has used up its budget queues at the machine and is the next holder. That ends the
+//! loan; the cell is then marked as contended until the machine's queue is empty, when the line is lent again
+//! at once. Meanwhile sessions spin here before they queue, so that the queue does become empty: the textbook
+//! form is a mutex with a starvation mode. A message of another node removes the mark, since its requests
+//! are only in the machine's queue; it comes back when sessions of this node alone wait there.
 //!
 //! | what | who changes it | when |
 //! | --- | --- | --- |
@@ -14,7 +22,7 @@
 //! | a cell's holder | the session that raised the count | once, right after it did |
 //! | | the engine | `lend` clears it |
 //! | a cell's line, token, end, bytes | the engine alone | `lend`, while nothing is lent |
-//! | a cell's first count, candidate | the engine alone, which alone reads them | any time |
+//! | a cell's first count, candidate | the engine alone; sessions read the candidate, as a hint | any time |
 //!
 //! **No state repeats.** Each grant and each loan increments the count, which has 62 bits: centuries of
 //! grants. So when a compare-and-swap of a state succeeds, the cell has not changed since the state was
@@ -57,6 +65,8 @@ pub(crate) const CELLS: usize = 4_096;
 /// during the last loan.
 const UNLOCKS_IN_DISPUTE: u64 = 7;
 const UNLOCKS_MASK: u64 = 63;
+/// In place of that number: sessions of this node wait at the machine, and no others.
+const CONTENDED: u64 = 32;
 
 const LENT: u64 = 1;
 const HELD: u64 = 2;
@@ -71,7 +81,7 @@ const WRITE: u64 = 1 << 32;
 const START_SHIFT: u32 = 16;
 const OFFSET_MASK: u64 = 0xffff;
 
-const _: () = assert!(UNLOCKS_IN_DISPUTE <= UNLOCKS_MASK);
+const _: () = assert!(UNLOCKS_IN_DISPUTE < CONTENDED && CONTENDED <= UNLOCKS_MASK);
 const _: () = assert!(farside_base::LineSize::MIN.bytes() as u64 == UNLOCKS_MASK + 1);
 const _: () = assert!(farside_base::LineSize::MAX.bytes() as u64 == OFFSET_MASK + 1);
 const _: () = assert!((farside_base::Limits::DEFAULT.sessions_max as u64) < SESSION_MASK);
@@ -91,6 +101,12 @@ pub(crate) struct LentLock {
 }
 
 impl LentLock {
+    /// Whether two locks exclude each other.
+    pub(crate) const fn conflicts(self, other: Self) -> bool {
+        (matches!(self.mode, Mode::Write) || matches!(other.mode, Mode::Write))
+            && self.range.overlaps(other.range)
+    }
+
     /// Encodes it in one word, stamped with the low bits of the grant's count.
     #[inline(always)]
     fn word(self, state: u64) -> u64 {
@@ -147,7 +163,7 @@ struct Cell {
     /// The count when the loan began.
     first: AtomicU64,
     /// The line that was last unlocked without being lent; its low bits count the further unlocks it needs
-    /// before it is lent.
+    /// before it is lent, or are [`CONTENDED`].
     candidate: AtomicU64,
 }
 
@@ -164,6 +180,13 @@ impl Cell {
             first: zero(),
             candidate: zero(),
         }
+    }
+
+    /// Whether the loan has a token left for a grant in this state, and covers the bytes.
+    #[inline(always)]
+    fn grants(&self, state: u64, Range { start, bytes }: Range) -> bool {
+        state < self.end.load(Ordering::Relaxed)
+            && u64::from(start) + u64::from(bytes) <= self.bytes.load(Ordering::Relaxed)
     }
 
     /// Engine: ends the loan, if there is one.
@@ -223,11 +246,9 @@ impl LockCells {
     ) -> Option<u64> {
         let cell = self.cell(line);
         let seen = cell.state.load(Ordering::Acquire);
-        let Range { start, bytes } = held.range;
         if seen & (LENT | HELD) != LENT
             || cell.line.load(Ordering::Relaxed) != line.to_bits()
-            || seen >= cell.end.load(Ordering::Relaxed)
-            || u64::from(start) + u64::from(bytes) > cell.bytes.load(Ordering::Relaxed)
+            || !cell.grants(seen, held.range)
             || !trusted()
         {
             return None;
@@ -237,6 +258,28 @@ impl LockCells {
         cell.state.compare_exchange(seen, now, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         cell.holder.store(held.word(now), Ordering::Release);
         Some(token)
+    }
+
+    /// Session: whether a lock that was not granted on loan will probably be soon: another session of this node
+    /// holds a conflicting one on loan, or the line is about to be lent again. A hint.
+    pub(crate) fn is_contended(&self, line: LineAddress, wanted: LentLock) -> bool {
+        let cell = self.cell(line);
+        if cell.candidate.load(Ordering::Relaxed) == line.to_bits() | CONTENDED {
+            return true;
+        }
+        let state = cell.state.load(Ordering::Acquire);
+        if cell.line.load(Ordering::Relaxed) != line.to_bits() {
+            return false;
+        }
+        match state & (LENT | HELD) {
+            0 => false,
+            LENT => cell.grants(state, wanted.range),
+            _ => {
+                // A holder that has not stored its name is not known to conflict, but it probably does.
+                let holder = LentLock::of_word(cell.holder.load(Ordering::Relaxed), state);
+                holder.is_none_or(|held| held.conflicts(wanted) && held.place != wanted.place)
+            }
+        }
     }
 
     /// Session: unlocks exactly what it holds on loan; false if it holds no such lock (any more).
@@ -253,13 +296,34 @@ impl LockCells {
                 .is_ok()
     }
 
+    /// Engine: marks a line that is not lent as contended: sessions of this node wait for it, and no others.
+    pub(crate) fn contend(&self, line: LineAddress) {
+        self.cell(line).candidate.store(line.to_bits() | CONTENDED, Ordering::Relaxed);
+    }
+
+    /// Engine: removes that mark, if the line has it.
+    pub(crate) fn dispute(&self, line: LineAddress) {
+        let cell = self.cell(line);
+        if cell.candidate.load(Ordering::Relaxed) == line.to_bits() | CONTENDED {
+            cell.candidate.store(line.to_bits() | UNLOCKS_IN_DISPUTE, Ordering::Relaxed);
+        }
+    }
+
+    /// Engine: removes that mark from all lines; for rare sweeps.
+    pub(crate) fn dispute_all(&self) {
+        let marked =
+            |cell: &&Cell| cell.candidate.load(Ordering::Relaxed) & UNLOCKS_MASK == CONTENDED;
+        self.0.iter().filter(marked).for_each(|cell| cell.candidate.store(0, Ordering::Relaxed));
+    }
+
     /// Engine: whether to lend a line that was just unlocked. It is lent if it was also the last line
-    /// unlocked in its cell, so that lines used once cost no loans (and after some more unlocks if sessions
-    /// dispute it), and if the lock of the line now in the cell is not held.
+    /// unlocked in its cell, so that lines used once cost no loans (after some more unlocks if sessions
+    /// dispute it, at once if they are all of this node), and if the lock of the line now in the cell is not
+    /// held.
     pub(crate) fn wants(&self, line: LineAddress) -> bool {
         let cell = self.cell(line);
         let candidate = cell.candidate.load(Ordering::Relaxed);
-        if candidate == line.to_bits() {
+        if candidate == line.to_bits() || candidate == line.to_bits() | CONTENDED {
             return cell.state.load(Ordering::Relaxed) & HELD == 0;
         }
         let again = candidate & !UNLOCKS_MASK == line.to_bits();

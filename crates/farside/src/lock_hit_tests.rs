@@ -249,6 +249,37 @@ mod unit {
     }
 
     #[test]
+    fn contended_line_is_lent_at_its_first_unlock() {
+        let cells = LockCells::new(1);
+        let (own, other) = (held(3, 0, 8, Mode::Write), held(4, 0, 64, Mode::Read));
+        assert!(!cells.is_contended(line(1), other), "not lent");
+        cells.lend(line(1), loan(1, 2));
+        assert!(cells.is_contended(line(1), other), "free again since");
+        cells.lock(line(1), own, || true).unwrap();
+        assert!(cells.is_contended(line(1), other));
+        assert!(!cells.is_contended(line(2), other), "another line's cell");
+        assert!(!cells.is_contended(line(1), held(3, 0, 8, Mode::Read)), "its own");
+        assert!(!cells.is_contended(line(1), held(4, 8, 8, Mode::Write)), "other bytes");
+        cells.take_back(line(1));
+        assert!(!cells.is_contended(line(1), other) && !cells.wants(line(1)), "disputed");
+        cells.contend(line(1));
+        assert!(cells.is_contended(line(1), other) && cells.wants(line(1)));
+        cells.dispute(line(2));
+        assert!(cells.wants(line(1)), "another line");
+        cells.lend(line(1), loan(3, 1));
+        cells.lock(line(1), own, || true).unwrap();
+        assert!(cells.unlock(line(1), own) && !cells.is_contended(line(1), other), "no token left");
+        for end in
+            [|cells: &LockCells| cells.dispute(line(1)), |cells: &LockCells| cells.dispute_all()]
+        {
+            cells.take_back(line(1));
+            cells.contend(line(1));
+            end(&cells);
+            assert!(!cells.is_contended(line(1), other) && !cells.wants(line(1)));
+        }
+    }
+
+    #[test]
     fn every_holder_has_a_distinct_word() {
         let places = [0, 1, farside_base::Limits::DEFAULT.sessions_max];
         let ranges = [(0, 1), (0, 65_536), (65_535, 1), (64, 8)];

@@ -4,11 +4,14 @@
 mod fabrics;
 
 use fabrics::{Make, cluster};
-use farside::{Config, ErrorCode, GlobalAddress, Limits, Node, NodeId, Session};
+use farside::fabrics::{Fabric, MemFabric};
+use farside::{Config, ErrorCode, GlobalAddress, Joining, Limits, Node, NodeId, Session};
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 farside_testkit::on_each_fabric! { mem shm => (
     a_lock_used_again_needs_no_engine
@@ -18,6 +21,8 @@ farside_testkit::on_each_fabric! { mem shm => (
     another_session_waits_for_a_lock_on_loan
     readers_share_what_one_has_on_loan
     a_read_lock_on_loan_is_upgraded
+    contended_lock_is_handed_over_without_sleeps
+    waiter_with_its_budget_used_up_is_next
     lock_under_writes_in_flight_is_fenced
     closing_a_session_frees_its_locks_on_loan
     home_that_leaves_takes_its_locks_along
@@ -203,6 +208,92 @@ fn a_read_lock_on_loan_is_upgraded(make: &Make) {
         guard.unlock().unwrap();
         other.lock_write(address, 8).unwrap().unlock().unwrap();
     }
+}
+
+/// Threads outnumber the processors of a small machine.
+fn contended_lock_is_handed_over_without_sleeps(make: &Make) {
+    const ROUNDS: u64 = 4_000;
+    let nodes = cluster(make, &config("contended"), 1);
+    let threads = 4.max(2 * std::thread::available_parallelism().map_or(1, usize::from));
+    let address = nodes[0].session().unwrap().alloc(64).unwrap();
+    let before = nodes[0].stats();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut session = nodes[0].session().unwrap();
+                for _ in 0..ROUNDS {
+                    let mut guard = session.lock_write(address, 8).unwrap();
+                    let count = guard.read_u64(address).unwrap();
+                    guard.write_u64(address, count + 1).unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    let (all, after) = (ROUNDS * threads as u64, nodes[0].stats());
+    assert_eq!(nodes[0].session().unwrap().read_u64(address).unwrap(), all);
+    let (sleeps, hits) = (after.sleeps - before.sleeps, after.lock_hits - before.lock_hits);
+    assert!(sleeps < all / 8, "{sleeps} sleeps in {all} acquisitions");
+    assert!(hits > all / 2, "{hits} of {all} acquisitions without the engine");
+}
+
+fn waiter_with_its_budget_used_up_is_next(make: &Make) {
+    let nodes = cluster(make, &config("budget"), 1);
+    let mut own = nodes[0].session().unwrap();
+    let mut other = nodes[0].session().unwrap();
+    let address = own.alloc(64).unwrap();
+    lock_on_loan(&nodes[0], &mut own, address);
+    let before = hits(&nodes[0]);
+    let late = other.try_lock_write_for(address, 8, Duration::from_millis(5));
+    assert_eq!(code(late), ErrorCode::TimedOut, "spun, and then queued");
+    own.unlock(address, 8).unwrap();
+    own.lock_write(address, 8).unwrap().keep();
+    assert_eq!(hits(&nodes[0]), before + 1, "lent again at once");
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let mut next = pin!(other.lock_write_async(address, 8));
+        assert!(next.as_mut().poll(&mut context).is_pending(), "queued");
+        own.unlock(address, 8).unwrap();
+        assert_eq!(code(own.try_lock_write(address, 8)), ErrorCode::Busy, "handed over");
+        let Poll::Ready(guard) = next.poll(&mut context) else { panic!("not granted") };
+        guard.unwrap().unlock().unwrap();
+    }
+    own.lock_write(address, 8).unwrap().unlock().unwrap();
+    assert_eq!(hits(&nodes[0]), before + 2, "lent again at once");
+}
+
+/// Both nodes are polled by this thread alone.
+#[test]
+fn a_request_that_has_arrived_waits_for_a_bounded_number_of_grants_on_loan() {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    let home = Node::create_driven(&config("loan"), Arc::clone(&fabric)).unwrap();
+    let mut joining = Joining::start(&config("loan"), fabric).unwrap();
+    let other = loop {
+        home.progress();
+        if let Some(node) = joining.poll().unwrap() {
+            break node;
+        }
+    };
+    while home.progress() | other.progress() {}
+    let (mut own, mut remote) = (home.session().unwrap(), other.session().unwrap());
+    let address = own.alloc(64).unwrap();
+    warm(&mut own, address);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut request = pin!(remote.lock_write_async(address, 8));
+    assert!(request.as_mut().poll(&mut context).is_pending());
+    other.progress();
+    let mut grants = 0;
+    loop {
+        own.lock_write(address, 8).unwrap().unlock().unwrap();
+        grants += 1;
+        other.progress();
+        if let Poll::Ready(guard) = request.as_mut().poll(&mut context) {
+            guard.unwrap().unlock().unwrap();
+            break;
+        }
+        assert!(grants < 1_100, "a loan is 1,024 grants");
+    }
+    assert!(grants > 100, "{grants} grants, without a poll of the home");
 }
 
 fn lock_under_writes_in_flight_is_fenced(make: &Make) {

@@ -86,6 +86,18 @@ fn canary_lock_among_readers_that_keep_coming() {
 }
 
 #[test]
+fn canary_lock_among_nodes_with_different_numbers_of_waiters() {
+    let limits = Limits {
+        lock_handovers_max: 0,
+        lock_delegate_after: u32::MAX,
+        ..LockSetup::default().limits
+    };
+    let sessions =
+        vec![one(0, 1, &[WRITE]), one(1, 1, &[WRITE]), one(1, 1, &[WRITE]), one(1, 1, &[WRITE])];
+    finds(LockSetup { limits, ..setup(2, sessions) }, &[LockMutant::NodesUnequal]);
+}
+
+#[test]
 fn canary_lock_among_cancelled_waits() {
     let sessions =
         vec![one(0, 1, &[READ]), one(1, 2, &[WRITE]).with_cancels(1), one(1, 1, &[READ])];

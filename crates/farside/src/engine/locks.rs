@@ -4,7 +4,7 @@ use super::Engine;
 use crate::lock_hit::{CELLS, LentLock, LockCells, Returned};
 use crate::operation::SessionSlots;
 use crate::{ErrorCode, NodeId};
-use farside_base::{Limits, LineAddress, OperationId};
+use farside_base::{Limits, LineAddress, OperationId, SessionId};
 use farside_protocol::lock::{
     Action, Effects, Here, Hold, LockEffect, LockEvent, LockMessage, LockRequest, Locks,
 };
@@ -93,13 +93,22 @@ impl Engine {
 
     /// Lends a line that a session has unlocked to the hit path, if that seems worthwhile.
     fn lend(&mut self, line: LineAddress) {
-        if self.locks.cells.wants(line)
-            && let Some(loan) = self.locks.machine.lend(line)
-        {
+        match self.locks.machine.used_here_alone(line) {
+            Some((0, 0)) if self.locks.cells.wants(line) => {}
+            // The last request of the queue was granted.
+            Some((0 | 1, 0)) => return,
+            Some((_, 1..)) => return self.locks.cells.contend(line),
+            Some((2.., 0)) | None => return self.locks.cells.dispute(line),
+        }
+        // Grants on loan process no arrivals: this bounds how many precede a request that has arrived.
+        self.poll();
+        if let Some(loan) = self.locks.machine.lend(line) {
             if let Some((other, returned)) = self.locks.cells.make_room(line) {
                 self.end_loan(other, returned);
             }
             self.locks.cells.lend(line, loan);
+        } else {
+            self.locks.cells.dispute(line);
         }
     }
 
@@ -118,6 +127,21 @@ impl Engine {
     fn call_in_loan(&mut self, line: LineAddress) {
         if let Some(returned) = self.locks.cells.take_back(line) {
             self.end_loan(line, returned);
+        }
+    }
+
+    /// Ends the loan of a line before the machine gets a request of a session of this node for it.
+    fn call_in_loan_for(&mut self, session: SessionId, request: LockRequest) {
+        let LockRequest { line, range, action } = request;
+        let Some(returned) = self.locks.cells.take_back(line) else {
+            return;
+        };
+        self.end_loan(line, returned);
+        if let (Some(held), Action::Ask(ask)) = (returned.held, action)
+            && held.conflicts(LentLock { range, mode: ask.mode(), ..held })
+            && self.sessions.at(held.place).is_some_and(|slots| slots.session != session)
+        {
+            self.locks.cells.contend(line);
         }
     }
 
@@ -140,6 +164,7 @@ impl Engine {
         for line in lent {
             self.call_in_loan(line);
         }
+        self.locks.cells.dispute_all();
     }
 
     /// Reports the outcome of a lock operation to the caller that is starting it, or to its slot.
@@ -167,9 +192,12 @@ impl Engine {
     /// Steps the lock machine and carries out all its effects.
     fn step_lock(&mut self, event: LockEvent) -> Result<(), Violation> {
         match &event {
-            LockEvent::Issue { request, .. } => self.call_in_loan(request.line),
+            LockEvent::Issue { session, request, .. } => self.call_in_loan_for(*session, *request),
             LockEvent::Cancel { line, .. } | LockEvent::Retire { line } => self.call_in_loan(*line),
-            LockEvent::Received { message, .. } => self.call_in_loan(message.line()),
+            LockEvent::Received { message, .. } => {
+                self.call_in_loan(message.line());
+                self.locks.cells.dispute(message.line());
+            }
             LockEvent::NodeDead { .. } => self.call_in_loans(),
             LockEvent::Close { .. } | LockEvent::NodeAdmitted { .. } => {}
         }

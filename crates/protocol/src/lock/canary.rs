@@ -20,6 +20,8 @@ farside_base::mutants! {
         Barging,
         /// V12: readers join waiting readers without a bound.
         EndlessBatch,
+        /// Requests queue in the order of arrival, however many a node has.
+        NodesUnequal,
         /// V12: a delegate keeps its delegation while a session of its own waits.
         DelegateKeeps,
         /// V17: tokens are truncated to 32 bits on the wire.

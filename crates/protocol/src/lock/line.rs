@@ -6,12 +6,15 @@ use super::lent::Loan;
 use super::{Ask, Mode, Patience, ProbedWait, Range, Token};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, Planted, SessionId, Ticket};
+use farside_base::{
+    ErrorCode, LineAddress, NodeId, NodeSet, OperationId, Planted, SessionId, Ticket,
+};
 
 /// Parameters of the order of grants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Rules {
-    /// How often a reader may overtake one waiting writer.
+    /// How often readers may overtake one waiting writer; and how many requests of one node, but at least one, go
+    /// before those of another in a row.
     pub(super) handovers_max: u32,
     pub(super) mutant: Planted<LockMutant>,
 }
@@ -267,13 +270,14 @@ impl LineLocks {
 
     /// Queues an admitted request at its position.
     pub(super) fn enqueue(&mut self, rules: Rules, waiter: Waiter) {
+        let fair = self.fair_place(rules, &waiter);
         let place = match waiter.ask {
             Ask::Upgrade { .. } => self.upgrades().count(),
-            Ask::Lock { mode: Mode::Write, .. } => self.queue.len(),
-            Ask::Lock { mode: Mode::Read, .. } => self.batch_place(rules, &waiter),
+            Ask::Lock { mode: Mode::Write, .. } => fair,
+            Ask::Lock { mode: Mode::Read, .. } => self.batch_place(rules, &waiter, fair),
         };
         if matches!(waiter.ask, Ask::Lock { .. }) {
-            for other in self.queue.iter_mut().skip(place) {
+            for other in self.queue.range_mut(place..fair) {
                 if rules.conflict(other.claim(), waiter.claim()) {
                     other.overtaken += 1;
                 }
@@ -282,21 +286,47 @@ impl LineLocks {
         self.queue.insert(place, waiter);
     }
 
-    /// The position after the last waiting reader that it overlaps, unless that would overtake a writer too often, or
-    /// leave the reader nothing to wait for: then it would overtake without need.
-    fn batch_place(&self, rules: Rules, reader: &Waiter) -> usize {
+    /// The position by round robin over nodes, in batches of `handovers_max` requests: after the last request of its
+    /// own node, and before the first one of another node that is of a later batch. So the number of consecutive
+    /// grants to a node while another waits does not depend on the number of its requests (the bound on local
+    /// handovers of Dice, Marathe and Shavit, *Lock Cohorting*, PPoPP 2012).
+    fn fair_place(&self, rules: Rules, waiter: &Waiter) -> usize {
+        let end = self.queue.len();
+        let node = waiter.session.node();
+        let is_own = |other: &Waiter| other.session.node() == node;
+        let own = self.queue.iter().filter(|other| is_own(other)).count();
+        if own == end || mutant!(rules, NodesUnequal) {
+            return end;
+        }
+        let batch = rules.handovers_max.max(1) as usize;
+        let places = (own / batch + 1) * batch;
+        let mut counts = [0_usize; NodeSet::CAPACITY];
+        let is_later = |other: &Waiter| {
+            let count = &mut counts[usize::from(other.session.node().0) % NodeSet::CAPACITY];
+            *count += 1;
+            *count > places
+        };
+        let first = self.queue.iter().position(is_later).unwrap_or(end);
+        let last_own = self.queue.iter().rposition(is_own);
+        let first = first.max(last_own.map_or(0, |last| last + 1)).max(self.upgrades().count());
+        // Where nothing blocks it, it would overtake without need.
+        (first..end).find(|place| self.blocks(rules, waiter, *place)).unwrap_or(end)
+    }
+
+    /// The position after the last waiting reader before `end` that it overlaps, unless that would overtake a writer
+    /// too often, or leave the reader nothing to wait for: then it would overtake without need.
+    fn batch_place(&self, rules: Rules, reader: &Waiter, end: usize) -> usize {
         let joins = |other: &Waiter| {
             matches!(other.ask, Ask::Lock { mode: Mode::Read, .. })
                 && other.range.overlaps(reader.range)
         };
-        let end = self.queue.len();
-        let Some(last) = self.queue.iter().rposition(joins) else {
+        let Some(last) = self.queue.range(..end).rposition(joins) else {
             return end;
         };
         let bound = |other: &Waiter| {
             rules.conflict(other.claim(), reader.claim()) && other.overtaken >= rules.handovers_max
         };
-        let too_often = self.queue.iter().skip(last + 1).any(bound);
+        let too_often = self.queue.range(last + 1..end).any(bound);
         if too_often && !mutant!(rules, EndlessBatch) || !self.blocks(rules, reader, last + 1) {
             return end;
         }

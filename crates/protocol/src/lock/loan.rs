@@ -18,8 +18,9 @@ use super::waits::LockSession;
 use super::{LockEvent, Token};
 use farside_base::{LineAddress, Ticket};
 
-/// Tokens per loan of a home: enough that renewal is rare, few enough that 64 bits last for 2^48 loans.
-const TOKENS_PER_LOAN: u32 = 1 << 16;
+/// Tokens per loan: enough that renewal costs nothing per grant, few enough that another node's request, which the
+/// runtime may notice only then, does not wait long, and that 64 bits last for 2^54 loans.
+const TOKENS_PER_LOAN: u32 = 1 << 10;
 
 impl Locks {
     /// Lends a line if possible. Until [`take_back`](Self::take_back) no event may name the line, no node may be
@@ -43,7 +44,7 @@ impl Locks {
             Authority::Home => (self.token_next, TOKENS_PER_LOAN),
             Authority::Delegate { next, end, offered: false, .. } => {
                 let left = (end - next).saturating_sub(TOKENS_LOW);
-                (next, u32::try_from(left).unwrap_or(u32::MAX))
+                (next, u32::try_from(left).unwrap_or(u32::MAX).min(TOKENS_PER_LOAN))
             }
             Authority::Delegate { .. }
             | Authority::Away { .. }
@@ -57,6 +58,16 @@ impl Locks {
         let room = self.lent < self.limits.delegations_max;
         let loan = Loan { first: Token(first), tokens, bytes: line.bytes };
         (idle && !wanted && room && tokens > 0).then_some(loan)
+    }
+
+    /// The numbers of holders and of waiting requests of a line for which this node arbitrates, if they are all of its
+    /// own sessions.
+    pub fn used_here_alone(&self, at: LineAddress) -> Option<(usize, usize)> {
+        let line = self.lines.get(at).filter(|line| line.decides())?;
+        let holders = line.holders.iter().map(|holder| holder.session);
+        let mut sessions = holders.chain(line.queue.iter().map(|waiter| waiter.session));
+        let alone = sessions.all(|session| session.node() == self.me);
+        alone.then(|| (line.holders.len(), line.queue.len()))
     }
 
     /// Ends a loan with `used` tokens granted, the last one for the lock that is still `held`.

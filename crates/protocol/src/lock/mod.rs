@@ -11,9 +11,10 @@
 //! least recently used) or runs out of tokens.
 //!
 //! **Order.** One queue per line. A request is granted when it conflicts with no holder and no earlier request. Two
-//! requests conflict if their ranges overlap and one of them writes. New requests go to the end, except that a reader
-//! joins the last waiting reader it overlaps, which overtakes a waiting writer at most `Limits::lock_handovers_max`
-//! times; and an upgrade goes to the front, since its read lock is held already.
+//! requests conflict if their ranges overlap and one of them writes. New requests go to the end, except that nodes are
+//! served in batches of `Limits::lock_handovers_max` requests while several wait; that a reader joins the last waiting
+//! reader it overlaps, which overtakes a waiting writer at most as often; and that an upgrade goes to the front, since
+//! its read lock is held already.
 //!
 //! **Within a session.** A session waits for one lock at a time; further waiting requests start when the previous one
 //! has its result (tries start at once). It may hold several read locks of one range, and unlocks each once. A

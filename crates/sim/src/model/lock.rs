@@ -9,8 +9,10 @@
 //! - no two sessions hold overlapping ranges of a line unless both read, over all nodes: a session
 //!   holds from `Locked` until it begins to unlock;
 //! - of two conflicting grants the later one has the greater token;
-//! - a waiter is overtaken by at most `lock_handovers_max` conflicting requests that were
-//!   issued when it was already in the queue;
+//! - a waiter is overtaken by at most `lock_handovers_max` conflicting requests that were issued when it was already in
+//!   the queue, and by one of each other node for each request of its own node before it;
+//! - the requests of another node that a waiter waits for are at most a batch of `lock_handovers_max`, but at least one,
+//!   for each such batch of its own node up to its own, and `lock_handovers_max` readers that overtook it;
 //! - a session that fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
 //!   than by a grant, and earlier messages are still in flight: a probe may have passed it);
 //! - a session never holds more locks than its limit, over all homes that granted them;
@@ -514,9 +516,10 @@ impl System {
 
     /// Counts an overtaking for each session that was waiting when this request was issued.
     fn count_overtaken(&mut self, by: usize, granted: &PendingOperation) {
-        let most = self.setup.limits.lock_handovers_max;
-        for (at, session) in self.sessions.iter_mut().enumerate() {
-            let Some(pending) = &mut session.pending else {
+        let others = u32::from(self.setup.nodes) - 1;
+        for at in 0..self.sessions.len() {
+            let most = self.setup.limits.lock_handovers_max + self.companions(at) * others;
+            let Some(pending) = &mut self.sessions[at].pending else {
                 continue;
             };
             pending.overtaken += u32::from(granted.behind.contains(&pending.operation));
@@ -525,6 +528,40 @@ impl System {
                 self.broken.get_or_insert(text);
             }
         }
+    }
+
+    /// The number of other sessions of a session's node.
+    fn companions(&self, at: usize) -> u32 {
+        let node = self.node_of(at);
+        (0..self.sessions.len())
+            .filter(|other| *other != at && self.node_of(*other) == node)
+            .count() as u32
+    }
+
+    /// A queued request with too many of one other node before it, if there is one.
+    fn unequal(&self) -> Option<String> {
+        let handovers = self.setup.limits.lock_handovers_max;
+        let batch = handovers.max(1);
+        for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
+            let queued = self.nodes[usize::from(node)].blocked();
+            for waiter in &queued {
+                let at = Self::index(waiter.session);
+                let most = (self.companions(at) / batch + 1) * batch + handovers;
+                for other in (0..self.setup.nodes).filter(|other| *other != self.node_of(at)) {
+                    let is_ahead = |ahead: &&Blocked| {
+                        ahead.line == waiter.line
+                            && ahead.session.node().0 == other
+                            && waiter.behind.contains(&ahead.session)
+                    };
+                    let ahead = queued.iter().filter(is_ahead).count() as u32;
+                    if ahead > most {
+                        let text = format!("{ahead} requests of node {other} before session {at}");
+                        return Some(text);
+                    }
+                }
+            }
+        }
+        None
     }
 
     fn refused(&mut self, at: usize, pending: &PendingOperation, code: ErrorCode) {
@@ -611,6 +648,9 @@ impl System {
     /// Marks the youngest session of each current cycle.
     fn judge(&mut self) {
         let all = self.waits();
+        if let Some(text) = self.unequal() {
+            self.fail(text);
+        }
         for edges in all.iter().filter(|edges| edges.age.is_some()) {
             let guilty = closes_cycle(&all, edges);
             if let Some(pending) = &mut self.sessions[edges.session].pending {

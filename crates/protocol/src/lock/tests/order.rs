@@ -16,6 +16,7 @@ scenarios! {
     a_reader_joins_only_where_it_waits_itself []
     a_writer_is_overtaken_a_bounded_number_of_times [EndlessBatch]
     granted_in_the_order_of_arrival []
+    nodes_take_turns_whatever_their_numbers_of_waiters [NodesUnequal]
     cancelled_waiter_wakes_later_waiters [CancelWakesNobody]
     cancelled_remote_waiter_wakes_later_waiters [CancelWakesNobody]
     a_lock_cancelled_while_it_is_granted_is_released []
@@ -297,6 +298,30 @@ fn an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again(setup: Scenario
         let writer = cluster.lock(session(0, 1), at, ALL, W);
         cluster.unlock(session(2, 1), at, ALL, R);
         assert_eq!(cluster.waits(writer), !closes);
+    }
+}
+
+/// A batch is two requests: node 1 has many waiters, nodes 2 and 0 have few, and arrive last.
+fn nodes_take_turns_whatever_their_numbers_of_waiters(setup: ScenarioSetup) {
+    for many in [2, 5, 7] {
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
+        let at = line(0, 0);
+        let requests = (1..=many).map(|number| (1, number)).chain([(2, 1), (0, 1), (0, 2), (0, 3)]);
+        let waits: Vec<_> = requests
+            .map(|(node, number)| cluster.lock(session(node, number), at, ALL, W))
+            .collect();
+        let mut order = Vec::new();
+        while let Some(&GrantedLock { session: holder, .. }) = cluster.held.first() {
+            order.push(holder.node().0);
+            cluster.unlock(holder, at, ALL, W);
+        }
+        let expected: &[u16] = match many {
+            2 => &[1, 1, 2, 0, 0, 0],
+            5 => &[1, 1, 1, 2, 0, 0, 1, 1, 0],
+            _ => &[1, 1, 1, 2, 0, 0, 1, 1, 0, 1, 1],
+        };
+        assert_eq!(order, expected, "{many} waiters");
+        assert!(waits.iter().all(|wait| cluster.is_locked(*wait)));
     }
 }
 
