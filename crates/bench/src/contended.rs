@@ -173,7 +173,7 @@ mod tests {
         let run = Run::default();
         run.granted(0);
         run.waiting[1].store(1, Ordering::Relaxed);
-        [0, 0, 1, 0, 0, 0].map(|node| run.granted(node));
+        [0, 0, 1, 0, 0, 0].into_iter().for_each(|node| run.granted(node));
         assert_eq!(run.longest.map(AtomicU64::into_inner), [3, 0]);
     }
 
