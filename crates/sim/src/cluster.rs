@@ -186,6 +186,8 @@ pub struct Summary {
     pub steps: u64,
     /// Evictions, over all nodes.
     pub evictions: u64,
+    /// Lines read in the memory of another home, over all nodes.
+    pub direct_reads: u64,
     /// Lines written back, over all nodes.
     pub write_backs: u64,
     /// Lines lost to other nodes' writes.
@@ -540,7 +542,8 @@ impl SimCluster {
     ) -> Result<Self, String> {
         let mut random = Random::new(seed ^ 0xc1_0573);
         // Shared memory as on processors that do not make stores visible in order.
-        let common = Capabilities { byte_order: false, ..SHARED_MEMORY };
+        let loads = silence_ns.is_none();
+        let common = Capabilities { byte_order: false, loads, ..SHARED_MEMORY };
         let capabilities = *random.pick(&[INFINIBAND, common]);
         let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
         let net = SimNet::new(seed, options);
@@ -744,6 +747,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         failed: board.failed.get(),
         steps,
         evictions: stats(|stats| stats.evictions),
+        direct_reads: stats(|stats| stats.direct_reads),
         write_backs: stats(|stats| stats.write_backs),
         invalidations: stats(|stats| stats.invalidations),
         fingerprint: cluster.net.fingerprint(),

@@ -11,44 +11,50 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Performs the runs. Returns the numbers of operations on words, failures and evictions.
-fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
+/// Performs the runs. Returns the numbers of operations on words, failures, evictions and direct reads.
+fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64, u64) {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
     let (mut operations, mut failed, mut evictions, mut write_backs) = (0, 0, 0, 0);
+    let mut direct_reads = 0;
     for seed in first..first + setting("FARSIDE_RUNS", 300) {
         let summary = simulate(draw(seed)).unwrap_or_else(|trouble| panic!("{trouble}"));
         operations += summary.history.len();
         failed += summary.failed;
         evictions += summary.evictions;
         write_backs += summary.write_backs;
+        direct_reads += summary.direct_reads;
     }
     assert!(write_backs > 0, "owned lines are written back");
-    (operations, failed, evictions)
+    (operations, failed, evictions, direct_reads)
 }
 
 #[test]
 fn simulation_with_delays() {
-    let (operations, failed, evictions) = many(1, |seed| Scenario::draw(seed, false));
+    let (operations, failed, evictions, direct_reads) = many(1, |seed| Scenario::draw(seed, false));
     assert_eq!(failed, 0, "nothing fails without a death");
+    assert!(direct_reads > 0, "half of the fabrics have loads");
     assert!(operations > 0 && evictions > 0, "{operations} operations, {evictions} evictions");
 }
 
 #[test]
 fn simulation_with_deaths() {
-    let (operations, failed, _) = many(2, |seed| Scenario::draw(seed, true));
+    let (operations, failed, _, direct_reads) = many(2, |seed| Scenario::draw(seed, true));
     assert!(operations > 0 && failed > 0, "deaths are noticed: {failed} of {operations}");
+    assert!(direct_reads > 0, "half of the fabrics have loads");
 }
 
 #[test]
 fn simulation_with_leaves() {
-    let (operations, failed, _) = many(4, Scenario::draw_leave);
+    let (operations, failed, _, direct_reads) = many(4, Scenario::draw_leave);
     assert!(operations > 0 && failed > 0, "memory goes with its home: {failed} of {operations}");
+    assert!(direct_reads > 0, "half of the fabrics have loads");
 }
 
 #[test]
 fn simulation_between_hosts() {
-    let (operations, failed, _) = many(3, Scenario::draw_weather);
+    let (operations, failed, _, direct_reads) = many(3, Scenario::draw_weather);
     assert!(operations > 0 && failed > 0, "partitions are noticed: {failed} of {operations}");
+    assert_eq!(direct_reads, 0, "no memory of other hosts is reached by loads");
 }
 
 #[test]

@@ -8,10 +8,12 @@ use super::world::{
     World, WorldEvent,
 };
 use farside_base::{
-    CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind, RegionToken,
-    RemoteKey, RemoteRegionId,
+    Access, CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind,
+    RegionToken, RemoteKey, RemoteRegionId,
 };
-use farside_fabric::{FabricError, LinkEvent, Loss, NotReached, PortSpec, Region, RegionSpec};
+use farside_fabric::{
+    Arena, FabricError, LinkEvent, Loss, NotReached, PortSpec, Region, RegionSpec,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -334,6 +336,24 @@ impl World {
         self.record("refused", end, 0, reason.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Refused { link, reason });
+    }
+
+    /// Returns the memory of a region that a port has imported and may access so, on a fabric with loads.
+    pub(super) fn reach(
+        &self,
+        end: LinkEnd,
+        region: RemoteRegionId,
+        access: Access,
+    ) -> Option<Arena> {
+        let link = self.port(end.port).links.get(end.link.0 as usize)?;
+        let usable = link.state == LinkState::Ready
+            && !link.severed
+            && self.link(link.peer).state == LinkState::Ready;
+        let token =
+            link.imports.get(&region).filter(|_| usable && self.options.capabilities.loads)?;
+        let region = self.node(link.peer).regions.get(&token.region)?;
+        let may = region.key == token.key && region.access.allows(access);
+        may.then(|| region.arena.clone())
     }
 
     pub(super) fn import(

@@ -46,6 +46,7 @@ pub const SHARED_MEMORY: Capabilities = Capabilities {
     words: WordScope::Any,
     completion_means_placed: true,
     receiver_not_ready: BackPressure::AtPost,
+    loads: true,
     ..INFINIBAND
 };
 

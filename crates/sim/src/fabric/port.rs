@@ -266,18 +266,14 @@ impl Port for SimPort {
         self.control(|world| world.import(self.end(link), token))
     }
 
-    /// Never reachable by loads and stores: peers are across a network.
-    fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
-        None
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        self.net.lock().reach(self.end(link), region, Access::READ).map(Reached::new)
     }
 
-    fn reach_word(
-        &self,
-        _link: LinkId,
-        _region: RemoteRegionId,
-        _offset: u64,
-    ) -> Option<SharedWord> {
-        None
+    fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord> {
+        let access = Access::READ.with(Access::WRITE);
+        let arena = self.net.lock().reach(self.end(link), region, access)?;
+        SharedWord::new(&arena, offset).ok()
     }
 
     fn trouble(&self, _link: LinkId) -> Option<String> {
