@@ -544,7 +544,7 @@ impl System {
         let batch = handovers.max(1);
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             let queued = self.nodes[usize::from(node)].blocked();
-            for waiter in &queued {
+            for (place, waiter) in queued.iter().enumerate() {
                 let at = Self::index(waiter.session);
                 let most = (self.companions(at) / batch + 1) * batch + handovers;
                 for other in (0..self.setup.nodes).filter(|other| *other != self.node_of(at)) {
@@ -553,7 +553,8 @@ impl System {
                             && ahead.session.node().0 == other
                             && waiter.behind.contains(&ahead.session)
                     };
-                    let ahead = queued.iter().filter(is_ahead).count() as u32;
+                    // A holder may wait too, behind it.
+                    let ahead = queued[..place].iter().filter(is_ahead).count() as u32;
                     if ahead > most {
                         let text = format!("{ahead} requests of node {other} before session {at}");
                         return Some(text);
