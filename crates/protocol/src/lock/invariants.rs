@@ -178,6 +178,8 @@ pub struct Blocked {
     pub wait: ProbedWait,
     /// The sessions for which it waits: holders and earlier waiters in conflict with it.
     pub behind: Vec<SessionId>,
+    /// The sessions whose earlier requests are in conflict with it, without upgrades, which go to the front.
+    pub requests_ahead: Vec<SessionId>,
 }
 
 impl Locks {
@@ -188,11 +190,18 @@ impl Locks {
             let line = self.lines.get(at).expect("the key is there");
             if line.decides() {
                 let waiters = line.queue.iter().enumerate();
-                all.extend(waiters.map(|(place, waiter)| Blocked {
-                    line: at,
-                    session: waiter.session,
-                    wait: waiter.wait(),
-                    behind: line.obstacles(self.rules, place),
+                all.extend(waiters.map(|(place, waiter)| {
+                    Blocked {
+                        line: at,
+                        session: waiter.session,
+                        wait: waiter.wait(),
+                        behind: line.obstacles(self.rules, place),
+                        requests_ahead: line
+                            .requests_ahead(self.rules, place)
+                            .filter(|ahead| !matches!(ahead.ask, Ask::Upgrade { .. }))
+                            .map(|ahead| ahead.session)
+                            .collect(),
+                    }
                 }));
             }
         }
@@ -252,8 +261,15 @@ impl LineLocks {
     fn obstacles(&self, rules: Rules, place: usize) -> Vec<SessionId> {
         let waiter = &self.queue[place];
         let holders = self.holders.iter().filter(|held| stands_against(rules, held, waiter));
-        let ahead = self.queue.iter().take(place).filter(|other| is_behind(rules, waiter, other));
+        let ahead = self.requests_ahead(rules, place);
         holders.map(|held| held.session).chain(ahead.map(|other| other.session)).collect()
+    }
+
+    /// The requests before `place` that are in conflict with the one there.
+    fn requests_ahead(&self, rules: Rules, place: usize) -> impl Iterator<Item = &Waiter> {
+        let waiter = &self.queue[place];
+        let ahead = self.queue.iter().take(place);
+        ahead.filter(move |other| is_behind(rules, waiter, other))
     }
 }
 

@@ -544,17 +544,12 @@ impl System {
         let batch = handovers.max(1);
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             let queued = self.nodes[usize::from(node)].blocked();
-            for (place, waiter) in queued.iter().enumerate() {
+            for waiter in &queued {
                 let at = Self::index(waiter.session);
                 let most = (self.companions(at) / batch + 1) * batch + handovers;
                 for other in (0..self.setup.nodes).filter(|other| *other != self.node_of(at)) {
-                    let is_ahead = |ahead: &&Blocked| {
-                        ahead.line == waiter.line
-                            && ahead.session.node().0 == other
-                            && waiter.behind.contains(&ahead.session)
-                    };
-                    // A holder may wait too, behind it.
-                    let ahead = queued[..place].iter().filter(is_ahead).count() as u32;
+                    let of_other = |ahead: &&SessionId| ahead.node().0 == other;
+                    let ahead = waiter.requests_ahead.iter().filter(of_other).count() as u32;
                     if ahead > most {
                         let text = format!("{ahead} requests of node {other} before session {at}");
                         return Some(text);
