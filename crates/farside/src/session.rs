@@ -25,8 +25,8 @@ pub use deadline::Timed;
 /// Slots of a session for calls that wait; asynchronous writes and lines requested ahead have separate ones.
 pub(crate) const CALL_SLOTS: usize = 8;
 
-/// Slots of a session for lines that it requests ahead: as many as it may have requests in flight to one home,
-/// and at most as a word has bits.
+/// Slots of a session for prefetches: the limit of a node's requests in flight to one home, and at most the bits of a
+/// word.
 pub(crate) fn prefetch_slots(limits: &Limits) -> usize {
     limits.credits_per_class.min(u64::BITS) as usize
 }

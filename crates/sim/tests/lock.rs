@@ -63,7 +63,7 @@ fn upgrades() {
     let both = [READ, UPGRADE];
     explore(setup(2, vec![one(0, 2, &both), one(1, 2, &both)]), 2_380);
     let tries = [READ, UPGRADE, TRY_UPGRADE];
-    explore(setup(2, vec![one(0, 2, &both), one(1, 2, &tries), one(1, 1, &[WRITE])]), 162_677);
+    explore(setup(2, vec![one(0, 2, &both), one(1, 2, &tries), one(1, 1, &[WRITE])]), 163_662);
 }
 
 #[test]

@@ -48,9 +48,9 @@ impl Session {
     /// Requests the lines of a range ahead of reads of it.
     ///
     /// A hint: returns at once and reports no error; what is wrong is reported by the read. Requests those of the
-    /// first lines that this node cannot read yet: of as many lines as a node may have requests in flight to
-    /// another ([`Limits::credits_per_class`](crate::Limits::credits_per_class), at most 64), and of at most a quarter of the cache's. A session
-    /// has no more requests of this kind in flight; [`read`](Self::read) and
+    /// first lines that this node cannot read yet: at most
+    /// [`Limits::credits_per_class`](crate::Limits::credits_per_class) lines, 64, and a quarter of the cache's. A
+    /// session has no more requests of this kind in flight; [`read`](Self::read) and
     /// [`read_vectored`](Self::read_vectored) request further lines themselves. *Guarantees*: changes no order of
     /// accesses: a read returns the bytes of its own time. *Blocks* on no message. *Cost*: a tag check a line;
     /// one request to the home for each line that is missing. *Source*: software prefetching as by Mowry, Lam and

@@ -302,6 +302,10 @@ impl LineLocks {
         let places = (own / batch + 1) * batch;
         let mut counts = [0_usize; NodeSet::CAPACITY];
         let is_later = |other: &Waiter| {
+            // Only requests that it waits for: one that waits for other bytes must not let others pass it.
+            if !rules.conflict(other.claim(), waiter.claim()) {
+                return false;
+            }
             let count = &mut counts[usize::from(other.session.node().0) % NodeSet::CAPACITY];
             *count += 1;
             *count > places

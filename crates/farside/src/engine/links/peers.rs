@@ -156,9 +156,8 @@ impl Peers {
         }
     }
 
-    /// Returns the next message for each peer that has one, link and credit, for up to [`MESSAGES`] peers and
-    /// as there is `room`. Peers without
-    /// are no longer ready: a message, credit or link that arrives makes them so again.
+    /// Returns the next message of each peer that has a message, a link and a credit, for at most `room` and
+    /// [`MESSAGES`] peers. Other peers are no longer ready: a message, credit or link that arrives makes them so again.
     #[inline]
     pub(super) fn messages(&mut self, room: usize) -> Messages {
         let mut messages = Messages::default();

@@ -17,6 +17,7 @@ scenarios! {
     a_writer_is_overtaken_a_bounded_number_of_times [EndlessBatch]
     granted_in_the_order_of_arrival []
     nodes_take_turns_whatever_their_numbers_of_waiters [NodesUnequal]
+    request_that_waits_for_other_bytes_lets_none_pass []
     cancelled_waiter_wakes_later_waiters [CancelWakesNobody]
     cancelled_remote_waiter_wakes_later_waiters [CancelWakesNobody]
     a_lock_cancelled_while_it_is_granted_is_released []
@@ -377,4 +378,19 @@ fn a_retired_line_has_no_waiters(setup: ScenarioSetup) {
         assert_eq!(cluster.failure(waiter), Some(ErrorCode::Unallocated));
     }
     cluster.unlock(session(0, 1), at, ALL, W);
+}
+
+/// A batch is two requests: two of node 1 wait for other bytes, so its third is the first for these.
+fn request_that_waits_for_other_bytes_lets_none_pass(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
+    let at = line(0, 0);
+    let (low, high) = (Range { start: 0, bytes: 8 }, Range { start: 8, bytes: 8 });
+    cluster.lock(session(2, 1), at, low, W);
+    cluster.lock(session(2, 2), at, high, W);
+    cluster.lock(session(1, 1), at, high, W);
+    cluster.lock(session(1, 2), at, high, W);
+    let third = cluster.lock(session(1, 3), at, low, W);
+    let later = cluster.lock(session(2, 3), at, low, W);
+    cluster.unlock(session(2, 1), at, low, W);
+    assert!(cluster.is_locked(third) && !cluster.is_locked(later));
 }
