@@ -3,7 +3,7 @@
 use super::line::{Authority, LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
 use super::waits::Abort;
-use super::{Ask, Patience, ProbedWait};
+use super::{Ask, Mode, Patience, ProbedWait, Range};
 use alloc::vec::Vec;
 use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};
 
@@ -178,8 +178,10 @@ pub struct Blocked {
     pub wait: ProbedWait,
     /// The sessions for which it waits: holders and earlier waiters in conflict with it.
     pub behind: Vec<SessionId>,
-    /// The sessions whose earlier requests are in conflict with it, without upgrades, which go to the front.
-    pub requests_ahead: Vec<SessionId>,
+    /// Its bytes.
+    pub range: Range,
+    /// The sessions, bytes and modes of earlier requests for any of its bytes, without upgrades, which go to the front.
+    pub requests_ahead: Vec<(SessionId, Range, Mode)>,
 }
 
 impl Locks {
@@ -196,10 +198,14 @@ impl Locks {
                         session: waiter.session,
                         wait: waiter.wait(),
                         behind: line.obstacles(self.rules, place),
+                        range: waiter.range,
                         requests_ahead: line
-                            .requests_ahead(self.rules, place)
+                            .queue
+                            .iter()
+                            .take(place)
                             .filter(|ahead| !matches!(ahead.ask, Ask::Upgrade { .. }))
-                            .map(|ahead| ahead.session)
+                            .filter(|ahead| ahead.range.overlaps(waiter.range))
+                            .map(|ahead| (ahead.session, ahead.range, ahead.ask.mode()))
                             .collect(),
                     }
                 }));

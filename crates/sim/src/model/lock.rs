@@ -514,20 +514,40 @@ impl System {
         taken && abandoned
     }
 
-    /// Counts an overtaking for each session that was waiting when this request was issued.
+    /// Counts an overtaking for each session that was waiting when this request was issued. For one node's request to
+    /// pass another's, one more of the other node must be ahead of it. Where all ask for the same bytes, that is a
+    /// companion of the overtaken; else it may be any session's, which waits for other bytes of the overtaken.
     fn count_overtaken(&mut self, by: usize, granted: &PendingOperation) {
         let others = u32::from(self.setup.nodes) - 1;
         for at in 0..self.sessions.len() {
-            let most = self.setup.limits.lock_handovers_max + self.companions(at) * others;
-            let Some(pending) = &mut self.sessions[at].pending else {
+            let Some(line) = self.sessions[at].pending.as_ref().map(|pending| pending.choice.line)
+            else {
                 continue;
             };
+            let ahead = if self.has_one_range(line) {
+                self.companions(at)
+            } else {
+                self.sessions.len() as u32 - 1
+            };
+            let most = self.setup.limits.lock_handovers_max + ahead * others;
+            let pending = self.sessions[at].pending.as_mut().expect("looked at above");
             pending.overtaken += u32::from(granted.behind.contains(&pending.operation));
             if pending.overtaken > most {
                 let text = format!("session {by} is one too many to overtake {at}");
                 self.broken.get_or_insert(text);
             }
         }
+    }
+
+    /// Whether all requests for this line are for the same bytes.
+    fn has_one_range(&self, line: usize) -> bool {
+        let plans = self.setup.sessions.iter();
+        let mut ranges = plans
+            .flat_map(|plan| &plan.menu)
+            .filter(|choice| choice.line == line)
+            .map(|choice| choice.range);
+        let first = ranges.next();
+        ranges.all(|range| Some(range) == first)
     }
 
     /// The number of other sessions of a session's node.
@@ -538,17 +558,26 @@ impl System {
             .count() as u32
     }
 
-    /// A queued request with too many of one other node before it, if there is one.
+    /// A queued request with too many of one other node before it, if there is one. The bound holds where all before
+    /// it wait for each other: for the same bytes, for writing. One that overlaps several others, or waits for readers,
+    /// stays behind all that came before those.
     fn unequal(&self) -> Option<String> {
         let handovers = self.setup.limits.lock_handovers_max;
         let batch = handovers.max(1);
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             let queued = self.nodes[usize::from(node)].blocked();
-            for waiter in &queued {
+            let is_bounded = |waiter: &&Blocked| {
+                let waits = |(_, range, mode): &(SessionId, Range, Mode)| {
+                    (*range, *mode) == (waiter.range, Mode::Write)
+                };
+                waiter.requests_ahead.iter().all(waits)
+            };
+            for waiter in queued.iter().filter(is_bounded) {
                 let at = Self::index(waiter.session);
                 let most = (self.companions(at) / batch + 1) * batch + handovers;
                 for other in (0..self.setup.nodes).filter(|other| *other != self.node_of(at)) {
-                    let of_other = |ahead: &&SessionId| ahead.node().0 == other;
+                    let of_other =
+                        |(session, ..): &&(SessionId, Range, Mode)| session.node().0 == other;
                     let ahead = waiter.requests_ahead.iter().filter(of_other).count() as u32;
                     if ahead > most {
                         let text = format!("{ahead} requests of node {other} before session {at}");
