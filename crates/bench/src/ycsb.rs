@@ -4,7 +4,6 @@
 mod parts;
 
 use crate::settings::BenchYcsb;
-use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
 use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use farside_command::failure::Failure;
