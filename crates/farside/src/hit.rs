@@ -36,6 +36,9 @@
 //! [`Standing`]: farside_protocol::member::Standing
 
 pub(crate) mod processor;
+mod tag;
+
+pub(crate) use tag::{Tag, TagValue, WORD};
 
 use crate::clock::Clock;
 use crate::mutex::locked;
@@ -44,169 +47,16 @@ use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
-use processor::pause;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(shuttle)]
-use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(any(loom, shuttle)))]
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-
-const BUSY: u64 = 1;
-const LEVEL_SHIFT: u32 = 1;
-const LEVEL_MASK: u64 = 3 << LEVEL_SHIFT;
-const FIRST: u64 = 1 << 3;
-const CLASS_SHIFT: u32 = 4;
-const CLASS_MASK: u64 = 15 << CLASS_SHIFT;
-const WORDS_SHIFT: u32 = 8;
-const WORDS_MASK: u64 = 0x3fff << WORDS_SHIFT;
-const VERSION: u64 = 1 << 22;
-
-/// The unit of byte counts in a tag: allocations are rounded up to this.
-pub(crate) const WORD: u64 = 8;
-
-/// The value of a tag at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TagValue(u64);
-
-impl TagValue {
-    /// The value of a tag in the memory of another home.
-    #[inline(always)]
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// Whether bytes of a line of this size may be copied out, if the tag is the same after the copy.
-    #[inline(always)]
-    pub(crate) fn allows_read(
-        self,
-        size: LineSize,
-        offset: usize,
-        bytes: usize,
-        continues: bool,
-    ) -> bool {
-        self.allows(1, offset, bytes, continues) && self.class() == size.class()
-    }
-
-    /// Whether a thread changes the line's bytes.
-    #[inline]
-    pub(crate) fn busy(self) -> bool {
-        self.0 & BUSY != 0
-    }
-
-    /// The access right of this node to the line.
-    #[inline]
-    pub(crate) fn level(self) -> Level {
-        match (self.0 & LEVEL_MASK) >> LEVEL_SHIFT {
-            0 => Level::Invalid,
-            1 => Level::Shared,
-            _ => Level::Dirty,
-        }
-    }
-
-    /// The line's allocation; `None` if it is in none (or this is unknown).
-    pub(crate) fn extent(self) -> Option<Extent> {
-        let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
-        (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
-    }
-
-    /// The low bits of a counter of writes and changes of level.
-    pub(crate) fn version(self) -> u32 {
-        (self.0 / VERSION) as u32
-    }
-
-    #[inline]
-    fn class(self) -> u8 {
-        ((self.0 & CLASS_MASK) >> CLASS_SHIFT) as u8
-    }
-
-    /// Whether `level` suffices for `bytes` at `offset` of the line, and no thread writes. An access that
-    /// `continues` from the previous line must not run into the next allocation.
-    #[inline(always)]
-    fn allows(self, level: u64, offset: usize, bytes: usize, continues: bool) -> bool {
-        let end = (offset + bytes) as u64;
-        let stop = if continues { BUSY | FIRST } else { BUSY };
-        self.0 & stop == 0
-            && (self.0 & LEVEL_MASK) >> LEVEL_SHIFT >= level
-            && end <= ((self.0 & WORDS_MASK) >> WORDS_SHIFT) * WORD
-    }
-}
-
-/// The word that the coherence machine and the hit path share.
-#[derive(Debug)]
-#[repr(transparent)]
-pub(crate) struct Tag(AtomicU64);
-
-impl Tag {
-    #[cfg(any(loom, shuttle))]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// The first load of a reader.
-    #[inline(always)]
-    pub(crate) fn observe(&self) -> TagValue {
-        TagValue(self.0.load(Ordering::Acquire))
-    }
-
-    /// The second check of a reader: true if the line has not changed since `seen`.
-    #[inline(always)]
-    pub(crate) fn unchanged(&self, seen: TagValue) -> bool {
-        fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) == seen.0
-    }
-
-    /// Takes the busy bit if the tag is still `seen`.
-    #[inline(always)]
-    pub(crate) fn claim(&self, seen: TagValue) -> bool {
-        let claimed = self
-            .0
-            .compare_exchange(seen.0, seen.0 | BUSY, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok();
-        // Readers that see bytes written from here on also see the busy bit.
-        fence(Ordering::Release);
-        claimed
-    }
-
-    /// Clears the busy bit after writing.
-    #[inline]
-    pub(crate) fn release(&self, claimed: TagValue) {
-        self.0.store(claimed.0.wrapping_add(VERSION), Ordering::Release);
-    }
-
-    /// Takes the busy bit whatever the tag is; waits for a copy in progress on another thread.
-    pub(crate) fn claim_any(&self) -> TagValue {
-        let mut tries = 0_u32;
-        loop {
-            let seen = TagValue(self.0.load(Ordering::Relaxed));
-            if !seen.busy() && self.claim(seen) {
-                return seen;
-            }
-            tries += 1;
-            pause(tries);
-        }
-    }
-
-    /// Sets the level and, if given, class and extent. Engine only.
-    pub(crate) fn set(&self, level: Level, extent: Option<(LineSize, Option<Extent>)>) {
-        let seen = self.claim_any();
-        let mut bits = seen.0 & !LEVEL_MASK | (level as u64) << LEVEL_SHIFT;
-        if let Some((size, extent)) = extent {
-            bits &= !(FIRST | CLASS_MASK | WORDS_MASK);
-            bits |= u64::from(size.class()) << CLASS_SHIFT;
-            if let Some(extent) = extent {
-                let words = u64::from(extent.bytes).div_ceil(WORD);
-                bits |= words << WORDS_SHIFT;
-                bits |= if extent.first { FIRST } else { 0 };
-            }
-        }
-        self.release(TagValue(bits));
-    }
-}
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Whether a member is not removed, according to its fence word. The caller has passed an acquire fence
 /// since its copy, so the load does not precede the copy.
@@ -370,9 +220,8 @@ impl Cache {
 
     /// Marks a line as just used. Lost races are harmless.
     #[inline(always)]
-    fn touch(&self, set: usize, way: usize) {
+    fn touch(&self, key: &AtomicU64) {
         let age = self.age.load(Ordering::Relaxed);
-        let key = &self.keys[set].0[way];
         let seen = key.load(Ordering::Relaxed);
         if seen & AGE_MASK != age {
             let _ = key.compare_exchange(
@@ -531,26 +380,36 @@ pub(crate) struct Lines {
 pub(crate) struct Spot<'a> {
     pub(crate) tag: &'a Tag,
     arena: &'a Arena,
-    key: Option<(&'a Cache, usize, usize)>,
+    cached: Option<CachedSpot<'a>>,
     line: LineAddress,
+}
+
+/// The way of a cached line.
+#[derive(Clone, Copy)]
+struct CachedSpot<'a> {
+    cache: &'a Cache,
+    set: usize,
+    way: usize,
+    key: &'a AtomicU64,
+    frame: &'a AtomicU32,
 }
 
 impl<'a> Spot<'a> {
     /// Whether the frame still belongs to this line, checked after the tag was loaded.
     #[inline(always)]
     fn still(&self, seen: TagValue) -> bool {
-        match self.key {
+        match self.cached {
             None => seen.class() == self.line.line_size().class(),
-            Some((cache, set, way)) => {
-                cache.keys[set].0[way].load(Ordering::Relaxed) & !AGE_MASK == self.line.to_bits()
+            Some(CachedSpot { key, .. }) => {
+                key.load(Ordering::Relaxed) & !AGE_MASK == self.line.to_bits()
             }
         }
     }
 
     #[inline(always)]
     fn touch(&self) {
-        if let Some((cache, set, way)) = self.key {
-            cache.touch(set, way);
+        if let Some(CachedSpot { cache, key, .. }) = self.cached {
+            cache.touch(key);
         }
     }
 
@@ -558,11 +417,10 @@ impl<'a> Spot<'a> {
     /// this load until after the access.
     #[inline(always)]
     fn start(&self) -> u64 {
-        match self.key {
+        match self.cached {
             None => self.line.offset(),
-            Some((cache, set, way)) => {
-                let frame = cache.ways[set].0[way].frame.load(Ordering::Relaxed);
-                u64::from(frame) << LineSize::MIN.log2()
+            Some(CachedSpot { frame, .. }) => {
+                u64::from(frame.load(Ordering::Relaxed)) << LineSize::MIN.log2()
             }
         }
     }
@@ -575,7 +433,7 @@ impl<'a> Spot<'a> {
 
     /// The location for a fabric: offset in the region, and whether that is the cache.
     pub(crate) fn offset(&self) -> (u64, bool) {
-        (self.start(), self.key.is_some())
+        (self.start(), self.cached.is_some())
     }
 
     /// Tries once to copy bytes out.
@@ -709,15 +567,17 @@ impl Lines {
             return Some(Spot {
                 tag: self.home_tags.get(tag_index(line))?,
                 arena: &self.home,
-                key: None,
+                cached: None,
                 line,
             });
         }
         let (set, way) = self.cache.find(line)?;
+        let Way { tag, frame, .. } = &self.cache.ways.get(set)?.0[way];
+        let key = &self.cache.keys.get(set)?.0[way];
         Some(Spot {
-            tag: &self.cache.ways.get(set)?.0[way].tag,
+            tag,
             arena: &self.cache_memory,
-            key: Some((&self.cache, set, way)),
+            cached: Some(CachedSpot { cache: &self.cache, set, way, key, frame }),
             line,
         })
     }
@@ -844,8 +704,8 @@ impl Lines {
         if !spot.still(seen) {
             return (HeldLine::default(), None);
         }
-        let grant = match spot.key {
-            Some((cache, set, way)) => cache.grant(set, way),
+        let grant = match spot.cached {
+            Some(CachedSpot { cache, set, way, .. }) => cache.grant(set, way),
             None => 0,
         };
         let held = HeldLine { level: seen.level(), grant: Grant(grant) };
@@ -869,9 +729,9 @@ impl Lines {
         let Some(spot) = self.spot_inline(line) else {
             return;
         };
-        if let Some((cache, set, way)) = spot.key {
+        if let Some(CachedSpot { cache, set, way, key, .. }) = spot.cached {
             cache.set_grant(set, way, held.grant.0);
-            cache.touch(set, way);
+            cache.touch(key);
         }
         let extent = extent.map(|extent| (line.line_size(), Some(extent)));
         spot.tag.set(held.level, extent);
@@ -892,13 +752,13 @@ impl Lines {
     /// The frame of a line that is cached or being fetched.
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
         let spot = self.spot_inline(line)?;
-        spot.key.map(|_| Frame((spot.start() >> LineSize::MIN.log2()) as u32))
+        spot.cached.map(|_| Frame((spot.start() >> LineSize::MIN.log2()) as u32))
     }
 
     /// The way of a cached line, and the version of its tag.
     pub(crate) fn slot_and_version(&self, line: LineAddress) -> Option<(Slot, u32)> {
         let spot = self.spot(line)?;
-        let (_, set, way) = spot.key?;
+        let CachedSpot { set, way, .. } = spot.cached?;
         Some((Slot((set * WAYS + way) as u32), spot.tag.observe().version()))
     }
 
@@ -928,7 +788,8 @@ impl Lines {
 
     /// Frees a line's frame. Engine only; the tag is `Invalid` already.
     pub(crate) fn release(&self, line: LineAddress) {
-        if let Some(Spot { key: Some((cache, set, way)), tag, .. }) = self.spot(line) {
+        let spot = self.spot(line);
+        if let Some(Spot { cached: Some(CachedSpot { cache, set, way, .. }), tag, .. }) = spot {
             tag.set(Level::Invalid, Some((line.line_size(), None)));
             cache.set_key(set, way, 0);
             locked(&cache.pool).free(cache.ways[set].0[way].frame.load(Ordering::Relaxed));
