@@ -58,19 +58,12 @@ pub(super) fn memory(report: &mut Report) -> Result<(), Failure> {
 /// Returns the private memory of a home and of a node that caches `lines` of its lines.
 fn private_bytes(lines: u64) -> Result<[u64; 2], Failure> {
     let data = lines * LineSize::DEFAULT.bytes() as u64;
-    let mut shares = [0; LineSize::CLASSES];
-    shares[usize::from(LineSize::DEFAULT.class())] = 1;
     let home = NodeSpec {
         memory_bytes: data + (1 << 20),
         cache_bytes: 1 << 20,
         ..NodeSpec::bench("memory", None, None)
     };
-    let user = NodeSpec {
-        memory_bytes: 0,
-        cache_bytes: data + (1 << 20),
-        cache_shares: Some(shares),
-        ..home.clone()
-    };
+    let user = NodeSpec { memory_bytes: 0, cache_bytes: data + (1 << 20), ..home.clone() };
     let mut cluster = Cluster::start_each(&Hosts::Machine, &[home, user])?;
     let address = match cluster.ask(0, Command::Allocate { bytes: data })? {
         Answer::Address(address) => address,

@@ -4,7 +4,6 @@
 mod parts;
 
 use crate::settings::BenchYcsb;
-use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
 use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use farside_command::failure::Failure;
@@ -54,12 +53,6 @@ impl TableCluster {
         seed: u64,
     ) -> Result<Self, Failure> {
         let memory = MEMORY_BYTES_MIN + records.saturating_mul(RECORD_BYTES) / u64::from(nodes);
-        let mut shares = [0; LineSize::CLASSES];
-        for (bytes, share) in [(64, 1), (256, 4), (512, 2), (2_048, 9)] {
-            if let Some(line) = LineSize::from_bytes(bytes) {
-                shares[usize::from(line.class())] = share;
-            }
-        }
         let spec = NodeSpec {
             cluster: format!("{what}-{}", std::process::id()),
             create: true,
@@ -67,7 +60,6 @@ impl TableCluster {
             cache_bytes: CACHE_BYTES,
             line_bytes: None,
             nodes_max: None,
-            cache_shares: Some(shares),
             spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
             processor: None,
             host: None,

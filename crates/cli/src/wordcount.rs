@@ -72,7 +72,6 @@ fn counted(
         cache_bytes: 64 << 20,
         line_bytes: None,
         nodes_max: None,
-        cache_shares: None,
         spin_ns: None,
         processor: None,
         host: None,

@@ -51,7 +51,6 @@ fn config() -> Config {
     Config::new("outages")
         .memory_bytes(8 << 20)
         .cache_bytes(64 << 10)
-        .cache_shares([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
         .lease_ns(leases[1] * 1_000_000)
 }
 

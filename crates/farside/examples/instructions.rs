@@ -27,8 +27,6 @@ impl Pair {
     fn new() -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let mut config = Config::new("instructions").memory_bytes(64 << 20).cache_bytes(64 << 20);
-        config.cache_shares = [0; LineSize::CLASSES];
-        config.cache_shares[0] = 1;
         config.line_size = LineSize::MIN;
         config.write_back_ns = None;
         let home = Node::create_driven(&config, Arc::clone(&fabric))?;

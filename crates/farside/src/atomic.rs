@@ -388,19 +388,11 @@ impl Session {
         });
     }
 
-    /// Whether the cache can hold all the lines at a time, with one way of each set left free for other
-    /// operations.
+    /// Whether the cache can hold all the lines at a time.
     fn check_room(&self, parts: &[LinePiece]) -> Result<(), Error> {
-        let lines = self.lines();
-        let mut sets: Vec<_> = parts
-            .iter()
-            .filter(|part| part.address.home() != lines.me())
-            .map(|part| lines.set_name(part.address.line()))
-            .collect();
-        sets.sort_unstable();
-        if sets.chunk_by(|a, b| a == b).any(|same| same.len() >= Lines::WAYS) {
-            return Err(Error::at(ErrorCode::CacheFull, parts[0].address));
+        match self.lines().have_room(parts.iter().map(|part| part.address.line())) {
+            true => Ok(()),
+            false => Err(Error::at(ErrorCode::CacheFull, parts[0].address)),
         }
-        Ok(())
     }
 }

@@ -1,15 +1,14 @@
 //! The configuration of a node.
 
 use crate::Error;
-use crate::hit::{cache_split, set_bytes};
 use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 use farside_protocol::member::Leases;
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
-/// Every line size has a share, [`LineSize::DEFAULT`] half of the cache.
-const DEFAULT_SHARES: [u8; LineSize::CLASSES] = [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1];
+/// The cache has room for at least this many lines of the default size.
+const CACHED_LINES_MIN: u64 = 8;
 
 /// The configuration of a node. Start from [`Config::new`], and set fields or call the methods of their
 /// names.
@@ -29,13 +28,10 @@ pub struct Config {
     /// others. The node is refused if the machine, its control groups or RLIMIT_AS leave less for it and
     /// the cache.
     pub memory_bytes: u64,
-    /// Maximum bytes of other nodes' lines that this node caches: at least 8 lines of `line_size` by its
-    /// share.
+    /// Maximum bytes of other nodes' lines that this node caches: at least 8 lines of `line_size`. Lines of
+    /// all sizes share it; a size without room for 8 lines is not cached, and access to it fails with
+    /// `CacheFull`. What the node knows about each line takes up to 40 B more.
     pub cache_bytes: u64,
-    /// Shares of the cache by line size class (64 B first); the default favours the default line. Each
-    /// size that is given a share needs room for 8 lines; with the default, sizes without that room are
-    /// left out.
-    pub cache_shares: [u8; LineSize::CLASSES],
     /// The line size of allocations without an explicit one.
     pub line_size: LineSize,
     /// The cluster's limits; equal on all nodes, except for `nodes_max`, which joiners learn from the
@@ -101,7 +97,6 @@ pub struct Config {
 setters!(Config {
     memory_bytes: u64,
     cache_bytes: u64,
-    cache_shares: [u8; LineSize::CLASSES],
     line_size: LineSize,
     limits: Limits,
     spin_ns: u64,
@@ -126,7 +121,6 @@ impl Config {
             cluster: cluster.into(),
             memory_bytes: 256 << 20,
             cache_bytes: 64 << 20,
-            cache_shares: DEFAULT_SHARES,
             line_size: LineSize::DEFAULT,
             limits: Limits::DEFAULT,
             spin_ns: farside_base::waiting::NODE_SPIN_NS,
@@ -182,36 +176,16 @@ impl Config {
         if !(1..=most).contains(&nodes_max.into()) {
             return bad(format!("limits.nodes_max: 1 to {most}, and it is {nodes_max}"));
         }
-        LineSize::all().try_for_each(|size| self.check_cache(size))
-    }
-
-    /// Checks that the cache has at least one set for lines that need one: of `line_size`, and of each size
-    /// with a non-default share. With the default shares a small cache has no lines of the largest sizes.
-    fn check_cache(&self, size: LineSize) -> Result<(), Error> {
-        let class = usize::from(size.class());
-        let share = u64::from(self.cache_shares[class]);
-        let named = share > 0 && self.cache_shares != DEFAULT_SHARES;
-        if cache_split(self.cache_bytes, &self.cache_shares)[class] > 0
-            || !(named || size == self.line_size)
-        {
-            return Ok(());
+        let (line, lines) = (self.line_size.bytes() as u64, CACHED_LINES_MIN);
+        if self.cache_bytes / line < lines {
+            return bad(format!(
+                "cache_bytes: {} B have no room for {lines} lines of {line} B: raise cache_bytes to at \
+                 least {}, or lower line_size",
+                self.cache_bytes,
+                line * lines
+            ));
         }
-        let (line, set) = (size.bytes(), set_bytes(size));
-        let detail = if share == 0 {
-            format!(
-                "cache_shares: lines of {line} B have a share of 0, and line_size is {line}: give them a \
-                 share, or choose another line_size"
-            )
-        } else {
-            let total: u64 = self.cache_shares.iter().map(|share| u64::from(*share)).sum();
-            let least = set.div_ceil(share) * total;
-            format!(
-                "cache_bytes: {} B have no room for 8 lines of {line} B at a share of {share} in {total}: \
-                 raise cache_bytes to at least {least}, or the share of these lines in cache_shares",
-                self.cache_bytes
-            )
-        };
-        Err(Error::with(ErrorCode::BadConfiguration, detail))
+        Ok(())
     }
 }
 

@@ -8,16 +8,16 @@
 //! | a tag's level, class, extent | the engine alone | `set`, only while it holds the busy bit |
 //! | a line's bytes | the holder of the busy bit | at `Dirty` |
 //! | | peers by one-sided WRITE; the engine if a line was lost | at `Invalid` |
-//! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
+//! | a key's line, a way's frame | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
-//! | a frame's grant | the engine alone | with the level; only the engine reads it |
+//! | a way's grant | the engine alone | with the level; only the engine reads it |
 //! | the time until which accesses hit | the engine alone | any time |
 //! | the word behind the tags that this node lends | this node | before its memory ends |
 //! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
 //! A reader loads the tag, copies, and loads it again: an unchanged tag without the busy bit means that no
 //! writer and no change of level came in between (a sequence lock per line). A reader of the cache also
-//! loads the key after the first load of the tag, because the key may have changed before.
+//! loads the key and the frame after the first load of the tag, because they may have changed before.
 //!
 //! Other nodes read the tags and bytes of this node's own lines in the same way, and change neither tags nor
 //! the bytes of a line that they do not own ([`direct`](crate::direct)).
@@ -36,176 +36,27 @@
 //! [`Standing`]: farside_protocol::member::Standing
 
 pub(crate) mod processor;
+mod tag;
+
+pub(crate) use tag::{Tag, TagValue, WORD};
 
 use crate::clock::Clock;
 use crate::mutex::locked;
+use crate::pool::{Block, Pool};
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
-use processor::pause;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(shuttle)]
-use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(any(loom, shuttle)))]
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-
-const BUSY: u64 = 1;
-const LEVEL_SHIFT: u32 = 1;
-const LEVEL_MASK: u64 = 3 << LEVEL_SHIFT;
-const FIRST: u64 = 1 << 3;
-const CLASS_SHIFT: u32 = 4;
-const CLASS_MASK: u64 = 15 << CLASS_SHIFT;
-const WORDS_SHIFT: u32 = 8;
-const WORDS_MASK: u64 = 0x3fff << WORDS_SHIFT;
-const VERSION: u64 = 1 << 22;
-
-/// The unit of byte counts in a tag: allocations are rounded up to this.
-pub(crate) const WORD: u64 = 8;
-
-/// The value of a tag at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TagValue(u64);
-
-impl TagValue {
-    /// The value of a tag in the memory of another home.
-    #[inline(always)]
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// Whether bytes of a line of this size may be copied out, if the tag is the same after the copy.
-    #[inline(always)]
-    pub(crate) fn allows_read(
-        self,
-        size: LineSize,
-        offset: usize,
-        bytes: usize,
-        continues: bool,
-    ) -> bool {
-        self.allows(1, offset, bytes, continues) && self.class() == size.class()
-    }
-
-    /// Whether a thread changes the line's bytes.
-    #[inline]
-    pub(crate) fn busy(self) -> bool {
-        self.0 & BUSY != 0
-    }
-
-    /// The access right of this node to the line.
-    #[inline]
-    pub(crate) fn level(self) -> Level {
-        match (self.0 & LEVEL_MASK) >> LEVEL_SHIFT {
-            0 => Level::Invalid,
-            1 => Level::Shared,
-            _ => Level::Dirty,
-        }
-    }
-
-    /// The line's allocation; `None` if it is in none (or this is unknown).
-    pub(crate) fn extent(self) -> Option<Extent> {
-        let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
-        (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
-    }
-
-    /// The low bits of a counter of writes and changes of level.
-    pub(crate) fn version(self) -> u32 {
-        (self.0 / VERSION) as u32
-    }
-
-    #[inline]
-    fn class(self) -> u8 {
-        ((self.0 & CLASS_MASK) >> CLASS_SHIFT) as u8
-    }
-
-    /// Whether `level` suffices for `bytes` at `offset` of the line, and no thread writes. An access that
-    /// `continues` from the previous line must not run into the next allocation.
-    #[inline(always)]
-    fn allows(self, level: u64, offset: usize, bytes: usize, continues: bool) -> bool {
-        let end = (offset + bytes) as u64;
-        let stop = if continues { BUSY | FIRST } else { BUSY };
-        self.0 & stop == 0
-            && (self.0 & LEVEL_MASK) >> LEVEL_SHIFT >= level
-            && end <= ((self.0 & WORDS_MASK) >> WORDS_SHIFT) * WORD
-    }
-}
-
-/// The word that the coherence machine and the hit path share.
-#[derive(Debug)]
-#[repr(transparent)]
-pub(crate) struct Tag(AtomicU64);
-
-impl Tag {
-    #[cfg(any(loom, shuttle))]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// The first load of a reader.
-    #[inline(always)]
-    pub(crate) fn observe(&self) -> TagValue {
-        TagValue(self.0.load(Ordering::Acquire))
-    }
-
-    /// The second check of a reader: true if the line has not changed since `seen`.
-    #[inline(always)]
-    pub(crate) fn unchanged(&self, seen: TagValue) -> bool {
-        fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) == seen.0
-    }
-
-    /// Takes the busy bit if the tag is still `seen`.
-    #[inline(always)]
-    pub(crate) fn claim(&self, seen: TagValue) -> bool {
-        let claimed = self
-            .0
-            .compare_exchange(seen.0, seen.0 | BUSY, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok();
-        // Readers that see bytes written from here on also see the busy bit.
-        fence(Ordering::Release);
-        claimed
-    }
-
-    /// Clears the busy bit after writing.
-    #[inline]
-    pub(crate) fn release(&self, claimed: TagValue) {
-        self.0.store(claimed.0.wrapping_add(VERSION), Ordering::Release);
-    }
-
-    /// Takes the busy bit whatever the tag is; waits for a copy in progress on another thread.
-    pub(crate) fn claim_any(&self) -> TagValue {
-        let mut tries = 0_u32;
-        loop {
-            let seen = TagValue(self.0.load(Ordering::Relaxed));
-            if !seen.busy() && self.claim(seen) {
-                return seen;
-            }
-            tries += 1;
-            pause(tries);
-        }
-    }
-
-    /// Sets the level and, if given, class and extent. Engine only.
-    pub(crate) fn set(&self, level: Level, extent: Option<(LineSize, Option<Extent>)>) {
-        let seen = self.claim_any();
-        let mut bits = seen.0 & !LEVEL_MASK | (level as u64) << LEVEL_SHIFT;
-        if let Some((size, extent)) = extent {
-            bits &= !(FIRST | CLASS_MASK | WORDS_MASK);
-            bits |= u64::from(size.class()) << CLASS_SHIFT;
-            if let Some(extent) = extent {
-                let words = u64::from(extent.bytes).div_ceil(WORD);
-                bits |= words << WORDS_SHIFT;
-                bits |= if extent.first { FIRST } else { 0 };
-            }
-        }
-        self.release(TagValue(bits));
-    }
-}
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Whether a member is not removed, according to its fence word. The caller has passed an acquire fence
 /// since its copy, so the load does not precede the copy.
@@ -228,52 +79,80 @@ const AGE_MASK: u64 = 63;
 #[derive(Debug)]
 struct KeySet([AtomicU64; WAYS]);
 
+/// What the cache stores about a line besides its key.
+#[derive(Debug)]
+struct Way {
+    tag: Tag,
+    /// The start of its frame in units of 64 B.
+    frame: AtomicU32,
+    /// The low part of its grant.
+    grant: AtomicU32,
+}
+
 #[repr(align(64))]
 #[derive(Debug)]
-struct TagSet([Tag; WAYS]);
+struct WaySet([Way; WAYS]);
 
-/// The grants of one set, 48 bits each; [`FAR`] in the high part: a longer grant is stored separately.
+/// The high parts of the grants of one set; [`FAR`]: a grant of more than 48 bits is stored separately.
 #[derive(Debug)]
-struct GrantSet {
-    low: [AtomicU32; WAYS],
-    high: [AtomicU16; WAYS],
-}
+struct GrantSet([AtomicU16; WAYS]);
 
 const FAR: u64 = u16::MAX as u64;
 
-/// The cached lines of one size.
+/// The cached lines of all sizes: a set-associative table from lines to frames of one pool. Lines of
+/// `64 << n` bytes use the first `1 / 2^n` of the sets, which is touched when the cache has only such lines.
+/// There is a quarter more ways than the smallest frames, so that few sets are full before the pool is.
 #[derive(Debug)]
-struct ClassCache {
-    line: LineSize,
-    /// Offset of its frames in the cache region.
-    base: u64,
+struct Cache {
+    /// Units of 64 B of its memory.
+    units: u32,
     keys: Box<[KeySet]>,
-    tags: Box<[TagSet]>,
+    ways: Box<[WaySet]>,
     grants: Box<[GrantSet]>,
     /// Grants of more than 48 bits, by set and way.
     far_grants: Mutex<BTreeMap<(usize, usize), u64>>,
-    /// The current age; frames used since it was set carry it.
+    /// Frames; the engine alone locks it.
+    pool: Mutex<Pool>,
+    /// The current age; lines used since it was set carry it.
     age: AtomicU64,
-    evictions: AtomicU64,
+    /// Units of blocks cleared.
+    cleared: AtomicU64,
 }
 
-/// Names one set of the cache: line size class and number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct SetName(u8, u32);
+/// Names a way of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot(pub(crate) u32);
 
-impl ClassCache {
+/// What a line lacks to be cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lack {
+    /// All ways of its set are taken.
+    Way,
+    /// No block of its size is free.
+    Frame,
+}
+
+/// The number of ways of a cache of this size.
+pub(crate) const fn slots(cache_bytes: u64) -> u64 {
+    let units = cache_bytes >> LineSize::MIN.log2();
+    (units + units / 4).next_multiple_of(WAYS as u64)
+}
+
+impl Cache {
     /// `None` if this process has no memory for it.
-    fn new(line: LineSize, base: u64, bytes: u64) -> Option<Self> {
-        let sets = (bytes / set_bytes(line)) as usize;
+    fn new(bytes: u64) -> Option<Self> {
+        let sets = slots(bytes) as usize / WAYS;
+        let units = (bytes >> LineSize::MIN.log2()) as u32;
+        let len = Pool::table_len(units);
         Some(Self {
-            line,
-            base,
+            units,
             keys: zeroed(sets)?,
-            tags: zeroed(sets)?,
+            ways: zeroed(sets)?,
             grants: zeroed(sets)?,
             far_grants: Mutex::default(),
+            pool: Mutex::new(Pool::new(units, zeroed(len)?, zeroed(len)?)),
             age: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
         })
     }
 
@@ -281,8 +160,10 @@ impl ClassCache {
     /// free.
     #[inline(always)]
     fn set_and_way(&self, line: LineAddress) -> (usize, usize) {
-        let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let set = (u128::from(hash) * self.keys.len() as u128) >> 64;
+        let size = line.line_size();
+        let hash = (line.to_bits() >> size.log2()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let sets = self.keys.len() >> size.class();
+        let set = (u128::from(hash) * sets as u128) >> 64;
         (set as usize, (hash >> 8) as usize % WAYS)
     }
 
@@ -301,38 +182,46 @@ impl ClassCache {
         Some((set, keys.iter().position(is_it)?))
     }
 
-    #[inline(always)]
-    fn offset(&self, set: usize, way: usize) -> u64 {
-        self.base + (((set * WAYS + way) as u64) << self.line.log2())
+    /// The line of a way, if any.
+    fn line(&self, set: usize, way: usize) -> Option<LineAddress> {
+        let key = self.keys.get(set)?.0[way].load(Ordering::Relaxed) & !AGE_MASK;
+        LineAddress::from_bits(key).filter(|_| key != 0)
+    }
+
+    /// How many ticks of the age clock ago the line of a way was used; zero if it is on its way.
+    fn ticks(&self, set: usize, way: usize) -> u64 {
+        if self.ways[set].0[way].tag.observe().level() == Level::Invalid {
+            return 0;
+        }
+        let key = self.keys[set].0[way].load(Ordering::Relaxed);
+        self.age.load(Ordering::Relaxed).wrapping_sub(key) & AGE_MASK
     }
 
     fn grant(&self, set: usize, way: usize) -> u64 {
-        let grants = &self.grants[set];
-        let high = u64::from(grants.high[way].load(Ordering::Relaxed));
+        let high = u64::from(self.grants[set].0[way].load(Ordering::Relaxed));
         if high == FAR {
             return locked(&self.far_grants).get(&(set, way)).copied().unwrap_or_default();
         }
-        high << 32 | u64::from(grants.low[way].load(Ordering::Relaxed))
+        high << 32 | u64::from(self.ways[set].0[way].grant.load(Ordering::Relaxed))
     }
 
     /// Engine only.
     fn set_grant(&self, set: usize, way: usize, grant: u64) {
-        let grants = &self.grants[set];
+        let stored = &self.grants[set].0[way];
         let high = (grant >> 32).min(FAR);
         if high == FAR {
             locked(&self.far_grants).insert((set, way), grant);
-        } else if u64::from(grants.high[way].load(Ordering::Relaxed)) == FAR {
+        } else if u64::from(stored.load(Ordering::Relaxed)) == FAR {
             locked(&self.far_grants).remove(&(set, way));
         }
-        grants.low[way].store(grant as u32, Ordering::Relaxed);
-        grants.high[way].store(high as u16, Ordering::Relaxed);
+        self.ways[set].0[way].grant.store(grant as u32, Ordering::Relaxed);
+        stored.store(high as u16, Ordering::Relaxed);
     }
 
-    /// Marks a frame as just used. Lost races are harmless.
+    /// Marks a line as just used. Lost races are harmless.
     #[inline(always)]
-    fn touch(&self, set: usize, way: usize) {
+    fn touch(&self, key: &AtomicU64) {
         let age = self.age.load(Ordering::Relaxed);
-        let key = &self.keys[set].0[way];
         let seen = key.load(Ordering::Relaxed);
         if seen & AGE_MASK != age {
             let _ = key.compare_exchange(
@@ -344,10 +233,17 @@ impl ClassCache {
         }
     }
 
-    /// Sets a frame's line (0: free). Engine only, while the tag is `Invalid`.
+    /// Sets a way's line (0: free). Engine only, while the tag is `Invalid`.
     fn set_key(&self, set: usize, way: usize, bits: u64) {
         let age = self.age.load(Ordering::Relaxed);
         self.keys[set].0[way].swap(if bits == 0 { 0 } else { bits | age }, Ordering::Release);
+    }
+
+    /// The first line in a block whose frame starts at unit `from` or later: its set and way, and the end
+    /// of its frame.
+    fn next_in(&self, block: Block, from: u32) -> Option<((usize, usize), u32)> {
+        let (_, end, slot) = locked(&self.pool).frame_in(block, from)?;
+        Some(((slot as usize / WAYS, slot as usize % WAYS), end))
     }
 }
 
@@ -378,8 +274,10 @@ fn zeroed<T: AllZero>(_count: usize) -> Option<Box<[T]>> {
 /// Types made of atomics only, for which all bytes zero is a value.
 trait AllZero {}
 impl AllZero for KeySet {}
-impl AllZero for TagSet {}
+impl AllZero for WaySet {}
 impl AllZero for GrantSet {}
+impl AllZero for u32 {}
+impl AllZero for u8 {}
 
 const SEGMENT_LOG2: u32 = 20;
 /// The unit of a home's memory that serves one line size at a time.
@@ -468,8 +366,8 @@ pub(crate) struct Lines {
     memory_bits: u32,
     home: Arena,
     home_tags: HomeTags,
-    cache: Arena,
-    classes: Vec<ClassCache>,
+    cache_memory: Arena,
+    cache: Cache,
     /// The cache is trusted before that time of `clock`, for until then this node is a member for certain.
     /// Zero: nothing hits. [`ALWAYS`]: the clock is not read.
     trusted_until: AtomicU64,
@@ -478,51 +376,52 @@ pub(crate) struct Lines {
     fence_word: SharedWord,
 }
 
-/// Bytes of a set of lines of this size: the minimum for a cache of them.
-pub(crate) const fn set_bytes(size: LineSize) -> u64 {
-    (size.bytes() * WAYS) as u64
-}
-
-/// Bytes of the cache region that each line size gets.
-pub(crate) fn cache_split(
-    bytes: u64,
-    shares: &[u8; LineSize::CLASSES],
-) -> [u64; LineSize::CLASSES] {
-    let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
-    let mut split = [0; LineSize::CLASSES];
-    for (class, size) in LineSize::all().enumerate() {
-        let set = set_bytes(size);
-        let part = (bytes / total.max(1)) * u64::from(shares[class]);
-        split[class] = part / set * set;
-    }
-    split
-}
-
 /// A line that this node can access: its tag and its bytes.
 pub(crate) struct Spot<'a> {
     pub(crate) tag: &'a Tag,
     arena: &'a Arena,
-    start: u64,
-    key: Option<(&'a ClassCache, usize, usize)>,
+    cached: Option<CachedSpot<'a>>,
     line: LineAddress,
+}
+
+/// The way of a cached line.
+#[derive(Clone, Copy)]
+struct CachedSpot<'a> {
+    cache: &'a Cache,
+    set: usize,
+    way: usize,
+    key: &'a AtomicU64,
+    frame: &'a AtomicU32,
 }
 
 impl<'a> Spot<'a> {
     /// Whether the frame still belongs to this line, checked after the tag was loaded.
     #[inline(always)]
     fn still(&self, seen: TagValue) -> bool {
-        match self.key {
+        match self.cached {
             None => seen.class() == self.line.line_size().class(),
-            Some((class, set, way)) => {
-                class.keys[set].0[way].load(Ordering::Relaxed) & !AGE_MASK == self.line.to_bits()
+            Some(CachedSpot { key, .. }) => {
+                key.load(Ordering::Relaxed) & !AGE_MASK == self.line.to_bits()
             }
         }
     }
 
     #[inline(always)]
     fn touch(&self) {
-        if let Some((class, set, way)) = self.key {
-            class.touch(set, way);
+        if let Some(CachedSpot { cache, key, .. }) = self.cached {
+            cache.touch(key);
+        }
+    }
+
+    /// The offset of the line's bytes. Of a cached line it is valid if the tag does not change from before
+    /// this load until after the access.
+    #[inline(always)]
+    fn start(&self) -> u64 {
+        match self.cached {
+            None => self.line.offset(),
+            Some(CachedSpot { frame, .. }) => {
+                u64::from(frame.load(Ordering::Relaxed)) << LineSize::MIN.log2()
+            }
         }
     }
 
@@ -534,7 +433,7 @@ impl<'a> Spot<'a> {
 
     /// The location for a fabric: offset in the region, and whether that is the cache.
     pub(crate) fn offset(&self) -> (u64, bool) {
-        (self.start, self.key.is_some())
+        (self.start(), self.cached.is_some())
     }
 
     /// Tries once to copy bytes out.
@@ -544,7 +443,7 @@ impl<'a> Spot<'a> {
         if !seen.allows(1, offset, out.len(), continues) || !self.still(seen) {
             return false;
         }
-        if self.arena.read(self.start + offset as u64, out).is_err() {
+        if self.arena.read(self.start() + offset as u64, out).is_err() {
             return false;
         }
         if !self.tag.unchanged(seen) {
@@ -562,7 +461,7 @@ impl<'a> Spot<'a> {
 
     /// Copies bytes out between the two tag checks of a read of several lines.
     pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        let done = self.arena.read(self.start + offset as u64, out);
+        let done = self.arena.read(self.start() + offset as u64, out);
         debug_assert!(done.is_ok(), "the tag's extent lies within the line");
     }
 
@@ -578,7 +477,8 @@ impl<'a> Spot<'a> {
         if !seen.allows(2, offset, bytes, continues) || !self.tag.claim(seen) {
             return None;
         }
-        let claim = Claim { tag: self.tag, seen, arena: self.arena, start: self.start };
+        let start = self.start();
+        let claim = Claim { tag: self.tag, seen, arena: self.arena, start };
         if !self.still(seen) {
             return None; // dropping the claim clears the bit
         }
@@ -633,25 +533,17 @@ impl Lines {
         (me, memory): (NodeId, Option<MemoryId>),
         (home, home_tags): (Arena, Arena),
         cache: Arena,
-        split: &[u64; LineSize::CLASSES],
         fence_word: SharedWord,
         clock: Clock,
     ) -> Option<Self> {
-        let mut base = 0;
-        let mut classes = Vec::with_capacity(LineSize::CLASSES);
-        for size in LineSize::all() {
-            let bytes = split[usize::from(size.class())];
-            classes.push(ClassCache::new(size, base, bytes)?);
-            base += bytes;
-        }
         Some(Self {
             me,
             memory,
             memory_bits: memory.map_or(u32::MAX, MemoryId::to_bits),
             home_tags: HomeTags::new(home_tags),
             home,
-            cache,
-            classes,
+            cache: Cache::new(cache.len() as u64)?,
+            cache_memory: cache,
             trusted_until: AtomicU64::new(ALWAYS),
             clock,
             fence_word,
@@ -675,18 +567,17 @@ impl Lines {
             return Some(Spot {
                 tag: self.home_tags.get(tag_index(line))?,
                 arena: &self.home,
-                start: line.offset(),
-                key: None,
+                cached: None,
                 line,
             });
         }
-        let class = self.classes.get(usize::from(line.line_size().class()))?;
-        let (set, way) = class.find(line)?;
+        let (set, way) = self.cache.find(line)?;
+        let Way { tag, frame, .. } = &self.cache.ways.get(set)?.0[way];
+        let key = &self.cache.keys.get(set)?.0[way];
         Some(Spot {
-            tag: &class.tags.get(set)?.0[way],
-            arena: &self.cache,
-            start: class.offset(set, way),
-            key: Some((class, set, way)),
+            tag,
+            arena: &self.cache_memory,
+            cached: Some(CachedSpot { cache: &self.cache, set, way, key, frame }),
             line,
         })
     }
@@ -813,8 +704,8 @@ impl Lines {
         if !spot.still(seen) {
             return (HeldLine::default(), None);
         }
-        let grant = match spot.key {
-            Some((class, set, way)) => class.grant(set, way),
+        let grant = match spot.cached {
+            Some(CachedSpot { cache, set, way, .. }) => cache.grant(set, way),
             None => 0,
         };
         let held = HeldLine { level: seen.level(), grant: Grant(grant) };
@@ -827,8 +718,8 @@ impl Lines {
         if let Some(spot) = self.spot(line) {
             let len = line.line_size().bytes();
             let put = &bytes[..bytes.len().min(len)];
-            let done = spot.arena.zero(spot.start, len);
-            let done = done.and_then(|()| spot.arena.write(spot.start, put));
+            let done = spot.arena.zero(spot.start(), len);
+            let done = done.and_then(|()| spot.arena.write(spot.start(), put));
             debug_assert!(done.is_ok(), "the line lies within its region");
         }
     }
@@ -838,9 +729,9 @@ impl Lines {
         let Some(spot) = self.spot_inline(line) else {
             return;
         };
-        if let Some((class, set, way)) = spot.key {
-            class.set_grant(set, way, held.grant.0);
-            class.touch(set, way);
+        if let Some(CachedSpot { cache, set, way, key, .. }) = spot.cached {
+            cache.set_grant(set, way, held.grant.0);
+            cache.touch(key);
         }
         let extent = extent.map(|extent| (line.line_size(), Some(extent)));
         spot.tag.set(held.level, extent);
@@ -861,99 +752,131 @@ impl Lines {
     /// The frame of a line that is cached or being fetched.
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
         let spot = self.spot_inline(line)?;
-        spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
+        spot.cached.map(|_| Frame((spot.start() >> LineSize::MIN.log2()) as u32))
     }
 
-    /// The frame of a cached line, and the version of its tag.
-    pub(crate) fn frame_and_version(&self, line: LineAddress) -> Option<(Frame, u32)> {
+    /// The way of a cached line, and the version of its tag.
+    pub(crate) fn slot_and_version(&self, line: LineAddress) -> Option<(Slot, u32)> {
         let spot = self.spot(line)?;
-        let frame = Frame((spot.start >> LineSize::MIN.log2()) as u32);
-        spot.key.map(|_| (frame, spot.tag.observe().version()))
+        let CachedSpot { set, way, .. } = spot.cached?;
+        Some((Slot((set * WAYS + way) as u32), spot.tag.observe().version()))
     }
 
-    /// The owned line in a frame, if any, and its tag.
-    pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, TagValue)> {
-        let offset = u64::from(frame.0) << LineSize::MIN.log2();
-        let class =
-            self.classes.iter().rfind(|class| class.base <= offset && !class.keys.is_empty())?;
-        let place = ((offset - class.base) >> class.line.log2()) as usize;
-        let (set, way) = (place / WAYS, place % WAYS);
-        let key = class.keys.get(set)?.0[way].load(Ordering::Relaxed) & !AGE_MASK;
-        let seen = class.tags[set].0[way].observe();
-        let line = LineAddress::from_bits(key).filter(|_| key != 0)?;
+    /// The owned line of a way, if any, and its tag.
+    pub(crate) fn owned_in(&self, slot: Slot) -> Option<(LineAddress, TagValue)> {
+        let (set, way) = (slot.0 as usize / WAYS, slot.0 as usize % WAYS);
+        let line = self.cache.line(set, way)?;
+        let seen = self.cache.ways[set].0[way].tag.observe();
         (seen.level() == Level::Dirty).then_some((line, seen))
     }
 
-    /// Reserves a free frame for a line that has none. Engine only.
-    pub(crate) fn reserve(&self, line: LineAddress) -> Option<Frame> {
-        let class = &self.classes[usize::from(line.line_size().class())];
-        let (set, first) = class.set_and_way(line);
-        let keys = &class.keys.get(set)?.0;
+    /// Reserves a frame for a line that has none. Engine only.
+    pub(crate) fn reserve(&self, line: LineAddress) -> Result<Frame, Lack> {
+        let cache = &self.cache;
+        let (set, first) = cache.set_and_way(line);
+        let keys = &cache.keys.get(set).ok_or(Lack::Way)?.0;
         let free = |way: &usize| keys[*way].load(Ordering::Relaxed) == 0;
-        let way = std::iter::once(first).chain(0..WAYS).find(free)?;
-        class.tags[set].0[way].set(Level::Invalid, Some((class.line, None)));
-        class.set_key(set, way, line.to_bits());
-        Some(Frame((class.offset(set, way) >> LineSize::MIN.log2()) as u32))
+        let way = std::iter::once(first).chain(0..WAYS).find(free).ok_or(Lack::Way)?;
+        let (order, slot) = (line.line_size().class(), (set * WAYS + way) as u32);
+        let frame = locked(&cache.pool).allocate(order.into(), slot).ok_or(Lack::Frame)?;
+        let entry = &cache.ways[set].0[way];
+        entry.tag.set(Level::Invalid, Some((line.line_size(), None)));
+        entry.frame.store(frame, Ordering::Relaxed);
+        cache.set_key(set, way, line.to_bits());
+        Ok(Frame(frame))
     }
 
     /// Frees a line's frame. Engine only; the tag is `Invalid` already.
     pub(crate) fn release(&self, line: LineAddress) {
-        if let Some(Spot { key: Some((class, set, way)), tag, .. }) = self.spot(line) {
-            tag.set(Level::Invalid, Some((class.line, None)));
-            class.set_key(set, way, 0);
+        let spot = self.spot(line);
+        if let Some(Spot { cached: Some(CachedSpot { cache, set, way, .. }), tag, .. }) = spot {
+            tag.set(Level::Invalid, Some((line.line_size(), None)));
+            cache.set_key(set, way, 0);
+            locked(&cache.pool).free(cache.ways[set].0[way].frame.load(Ordering::Relaxed));
         }
     }
 
-    /// The eviction candidates for `line`: lines of its set with no or nearly no transition in progress,
-    /// least recently used first.
-    pub(crate) fn victims(&self, line: LineAddress) -> impl Iterator<Item = LineAddress> + use<> {
-        let class = &self.classes[usize::from(line.line_size().class())];
-        let set = class.set_of(line);
-        let now = class.age.load(Ordering::Relaxed);
-        let mut ages = [(0, 0); WAYS];
-        if let Some(keys) = class.keys.get(set) {
-            for (way, (key, tag)) in keys.0.iter().zip(&class.tags[set].0).enumerate() {
-                if tag.observe().level() != Level::Invalid {
-                    let key = key.load(Ordering::Relaxed);
-                    ages[way] = (now.wrapping_sub(key) & AGE_MASK, key & !AGE_MASK);
+    /// Blocks that could be cleared for `line`, least recently used first: the frames of its set, or a
+    /// sample of the pool. The first line of a block stands for its age.
+    pub(crate) fn candidates(
+        &self,
+        line: LineAddress,
+        lack: Lack,
+    ) -> impl Iterator<Item = Block> + use<> {
+        let cache = &self.cache;
+        let set = cache.set_of(line);
+        let mut found = [None; WAYS];
+        for (way, found) in found.iter_mut().enumerate() {
+            let mut pool = locked(&cache.pool);
+            let block = match (lack, cache.line(set, way)) {
+                (Lack::Way, Some(line)) => {
+                    let frame = cache.ways[set].0[way].frame.load(Ordering::Relaxed);
+                    let block = Block::around(frame, line.line_size().class().into());
+                    (!pool.overlaps_clearing(block)).then_some(block)
                 }
-            }
+                (Lack::Way, None) => None,
+                (Lack::Frame, _) => pool.next_block(line.line_size().class().into()),
+            };
+            drop(pool);
+            *found = block.and_then(|block| {
+                let ((set, way), _) = cache.next_in(block, block.start)?;
+                Some((cache.ticks(set, way), block))
+            });
         }
-        // The age clock ticks once per eighth of the cache evicted: enough to tell old from new.
-        let evictions = class.evictions.fetch_add(1, Ordering::Relaxed) + 1;
-        if evictions.is_multiple_of(class.keys.len().max(1) as u64) {
-            class.age.store((now + 1) & AGE_MASK, Ordering::Relaxed);
-        }
-        ages.sort_unstable_by(|a, b| b.cmp(a));
-        ages.into_iter()
-            .filter(|(_, bits)| *bits != 0)
-            .filter_map(|(_, bits)| LineAddress::from_bits(bits))
+        found.sort_unstable_by_key(|found| found.map(|(ticks, _)| std::cmp::Reverse(ticks)));
+        found.into_iter().flatten().map(|(_, block)| block)
     }
 
-    /// The number of lines of this size that the cache can hold.
+    /// The first line in a block whose frame starts at unit `from` or later, and the end of its frame.
+    pub(crate) fn next_in(&self, block: Block, from: u32) -> Option<(LineAddress, u32)> {
+        let ((set, way), end) = self.cache.next_in(block, from)?;
+        Some((self.cache.line(set, way)?, end))
+    }
+
+    /// Withholds a block from other lines until all lines in it have left their frames. Engine only.
+    pub(crate) fn clear(&self, block: Block) {
+        let cache = &self.cache;
+        locked(&cache.pool).clear(block);
+        // The age clock ticks once per eighth of the cache evicted: enough to tell old from new.
+        let units = u64::from(block.units());
+        let eighth = u64::from(cache.units / 8).max(1);
+        let before = cache.cleared.fetch_add(units, Ordering::Relaxed);
+        let ticks = (before + units) / eighth - before / eighth;
+        let age = cache.age.load(Ordering::Relaxed);
+        cache.age.store((age + ticks) & AGE_MASK, Ordering::Relaxed);
+    }
+
+    /// Whether lines in a block still have to leave their frames.
+    pub(crate) fn is_clearing(&self, block: Block) -> bool {
+        locked(&self.cache.pool).is_clearing(block)
+    }
+
+    /// Gives up clearing a block.
+    pub(crate) fn abandon(&self, block: Block) {
+        locked(&self.cache.pool).abandon(block);
+    }
+
+    /// The maximum number of lines of this size in the cache; zero if it has no room for [`WAYS`].
     pub(crate) fn frames(&self, size: LineSize) -> usize {
-        self.classes[usize::from(size.class())].keys.len() * WAYS
+        let frames = self.cache.units as usize >> size.class();
+        if frames < WAYS { 0 } else { frames }
+    }
+
+    /// Whether the cache can hold all these lines of other homes at a time, whatever the places of their
+    /// frames: one way of each set, and one block of the largest size, are left for other lines.
+    pub(crate) fn have_room(&self, lines: impl Iterator<Item = LineAddress>) -> bool {
+        let lines: Vec<_> = lines.filter(|line| line.home() != self.me).collect();
+        let mut sets: Vec<_> = lines.iter().map(|line| self.cache.set_of(*line)).collect();
+        sets.sort_unstable();
+        let largest = lines.iter().map(|line| line.line_size()).max();
+        largest.is_none_or(|size| lines.len() < self.frames(size))
+            && sets.chunk_by(|a, b| a == b).all(|same| same.len() < WAYS)
     }
 
     /// Every line that is cached or being fetched, for rare sweeps.
     pub(crate) fn cached(&self) -> impl Iterator<Item = LineAddress> + '_ {
-        self.classes
-            .iter()
-            .flat_map(|class| class.keys.iter())
-            .flat_map(|set| set.0.iter())
-            .filter_map(|key| match key.load(Ordering::Relaxed) & !AGE_MASK {
-                0 => None,
-                bits => LineAddress::from_bits(bits),
-            })
-    }
-
-    /// The number of lines that a set holds.
-    pub(crate) const WAYS: usize = WAYS;
-
-    /// The set of a line, so that callers can count lines in the same set.
-    pub(crate) fn set_name(&self, line: LineAddress) -> SetName {
-        let class = line.line_size().class();
-        SetName(class, self.classes[usize::from(class)].set_of(line) as u32)
+        (0..self.cache.keys.len() * WAYS)
+            .filter_map(|slot| self.cache.line(slot / WAYS, slot % WAYS))
     }
 }
 

@@ -208,6 +208,28 @@ mod programs {
         thread.join().unwrap();
     }
 
+    /// A line leaves its frame, which another line gets, and returns to another frame.
+    pub(super) fn a_reader_of_a_line_that_moves_sees_only_its_bytes() {
+        let line = TestLine::new(Level::Shared);
+        let frame = Arc::new(Word::new(0));
+        let (reader, frame_of_reader) = (Arc::clone(&line), Arc::clone(&frame));
+        let thread = thread::spawn(move || {
+            let seen = reader.tag.observe();
+            if !seen.allows(1, 0, 8, false) {
+                return;
+            }
+            let at = frame_of_reader.load(Ordering::Relaxed) as usize;
+            let word = reader.words[at].load(Ordering::Relaxed);
+            assert!(!reader.tag.unchanged(seen) || word == at as u64 * 5, "bytes of another line");
+        });
+        line.tag.set(Level::Invalid, None);
+        line.words[0].store(9, Ordering::Relaxed);
+        frame.store(1, Ordering::Relaxed);
+        line.words[1].store(5, Ordering::Relaxed);
+        line.tag.set(Level::Shared, None);
+        thread.join().unwrap();
+    }
+
     pub(super) fn granted_bytes_are_seen_with_the_grant() {
         let line = TestLine::new(Level::Invalid);
         let reader = Arc::clone(&line);
@@ -251,6 +273,7 @@ searched! {
     two_writers_do_not_mix
     nothing_is_read_or_written_after_the_level_fell
     granted_bytes_are_seen_with_the_grant
+    a_reader_of_a_line_that_moves_sees_only_its_bytes
     a_direct_reader_never_sees_half_a_write
     a_direct_reader_sees_no_bytes_that_land
     a_direct_reader_of_freed_memory_sees_no_later_allocation
@@ -263,14 +286,15 @@ searched! {
 mod unit {
     use super::*;
 
+    const CACHE_BYTES: usize = 1 << 20;
+
     fn lines() -> Lines {
-        let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
-        let cache = Arena::heap(split.iter().sum::<u64>() as usize);
+        let cache = Arena::heap(CACHE_BYTES);
         let word = SharedWord::new(&Arena::heap(64), 0).unwrap();
         let memory = MemoryId::new(NodeId(1), farside_base::Generation(0));
         let (me, home) = ((NodeId(1), memory), Arena::heap(2 << 20));
         let home = (home, Arena::heap(tag_bytes(2 << 20) as usize));
-        Lines::new(me, home, cache, &split, word, Clock::of_processor()).unwrap()
+        Lines::new(me, home, cache, word, Clock::of_processor()).unwrap()
     }
 
     fn line(node: u16, number: u64) -> LineAddress {
@@ -327,34 +351,87 @@ mod unit {
         assert_eq!(lines.cached().count(), 0);
     }
 
+    fn cache_shared(lines: &Lines, line: LineAddress) -> Result<Frame, Lack> {
+        let frame = lines.reserve(line)?;
+        let extent = Extent { first: true, bytes: line.line_size().bytes() as u32 };
+        lines.set_level(line, held(Level::Shared), Some(extent));
+        Ok(frame)
+    }
+
+    /// The only line of a block.
+    fn only(lines: &Lines, block: Block) -> LineAddress {
+        let (line, end) = lines.next_in(block, block.start).unwrap();
+        assert_eq!(end, block.end());
+        line
+    }
+
     #[test]
-    fn the_least_recently_used_line_of_a_set_is_the_victim() {
+    fn least_recently_used_line_of_a_full_set_is_the_first_candidate() {
         let lines = lines();
         let target = line(0, 1);
-        let set = lines.set_name(target);
+        let set = lines.cache.set_of(target);
         let same: Vec<LineAddress> = (2..)
             .map(|number| line(0, number))
-            .filter(|line| lines.set_name(*line) == set)
-            .take(Lines::WAYS)
+            .filter(|line| lines.cache.set_of(*line) == set)
+            .take(WAYS)
             .collect();
         for other in &same {
-            lines.reserve(*other).unwrap();
-            lines.set_level(*other, held(Level::Shared), Some(WHOLE));
+            cache_shared(&lines, *other).unwrap();
         }
-        assert_eq!(lines.reserve(target), None, "the set is full");
-        let class = &lines.classes[usize::from(target.line_size().class())];
-        class.age.store(5, Ordering::Relaxed);
+        assert_eq!(lines.reserve(target), Err(Lack::Way));
+        lines.cache.age.store(5, Ordering::Relaxed);
         let mut out = [0; 8];
         for used in same.iter().filter(|line| **line != same[3]) {
             assert!(lines.read(used.address(), &mut out, false));
         }
-        assert_eq!(lines.victims(target).next(), Some(same[3]));
-        assert_eq!(lines.victims(target).count(), Lines::WAYS);
+        let candidates = || lines.candidates(target, Lack::Way).map(|block| only(&lines, block));
+        assert_eq!(candidates().next(), Some(same[3]));
+        assert_eq!(candidates().count(), WAYS);
         lines.set_level(same[3], held(Level::Invalid), None);
-        assert!(
-            lines.victims(target).all(|line| line != same[3]),
-            "what is on its way is no victim"
-        );
+        lines.cache.age.store(6, Ordering::Relaxed);
+        assert_ne!(candidates().next(), Some(same[3]), "a line on its way is the youngest");
+    }
+
+    #[test]
+    fn lines_of_each_size_alone_fill_the_cache() {
+        for size in LineSize::all() {
+            let lines = lines();
+            let count = CACHE_BYTES / size.bytes();
+            let of = |number: usize| {
+                let offset = (number * size.bytes()) as u64;
+                GlobalAddress::new(NodeId(0), size, offset).unwrap().line()
+            };
+            let cached = (0..count).take_while(|number| lines.reserve(of(*number)).is_ok()).count();
+            assert!(cached * 10 >= count * 9, "{cached} of {count} lines of {size:?}");
+            assert_eq!(lines.frames(size), count);
+            for number in 0..cached {
+                lines.release(of(number));
+            }
+            let largest = GlobalAddress::new(NodeId(0), LineSize::MAX, 0).unwrap().line();
+            assert!(lines.reserve(largest).is_ok(), "the memory has moved to another size");
+        }
+    }
+
+    #[test]
+    fn candidates_for_a_larger_line_are_blocks_of_its_size() {
+        let lines = lines();
+        let small = |number| line(0, number);
+        let count = (0..).take_while(|number| cache_shared(&lines, small(*number)).is_ok()).count();
+        assert!(count * 512 > CACHE_BYTES * 9 / 10);
+        let large = GlobalAddress::new(NodeId(0), LineSize::MAX, 0).unwrap().line();
+        assert_eq!(lines.reserve(large), Err(Lack::Frame));
+        let block = lines.candidates(large, Lack::Frame).next().unwrap();
+        assert_eq!(block.units(), 1024);
+        lines.clear(block);
+        let mut from = block.start;
+        while let Some((line, end)) = lines.next_in(block, from) {
+            assert!(lines.is_clearing(block));
+            lines.set_level(line, held(Level::Invalid), None);
+            lines.release(line);
+            from = end;
+        }
+        assert!(!lines.is_clearing(block));
+        assert_eq!(lines.reserve(large), Ok(Frame(block.start)));
     }
 
     #[test]
@@ -373,14 +450,14 @@ mod unit {
         }
         lines.set_level(one, held(Level::Invalid), None);
         lines.set_level(other, held(Level::Invalid), None);
-        let class = &lines.classes[usize::from(one.line_size().class())];
-        assert!(locked(&class.far_grants).is_empty(), "nothing is left apart");
+        assert!(locked(&lines.cache.far_grants).is_empty(), "nothing is left apart");
     }
 
     #[test]
-    fn metadata_is_22_bytes_a_cached_line() {
-        let per_set = size_of::<KeySet>() + size_of::<TagSet>() + size_of::<GrantSet>();
-        assert_eq!(per_set / WAYS, 22);
+    fn metadata_is_at_most_40_bytes_a_cached_line() {
+        let per_set = size_of::<KeySet>() + size_of::<WaySet>() + size_of::<GrantSet>();
+        let in_pool = size_of::<u32>() + size_of::<u8>();
+        assert!(per_set / WAYS * 5 / 4 + in_pool <= 40);
         assert_eq!(size_of::<Tag>(), 8, "and 8 of an own line");
     }
 }

@@ -41,6 +41,7 @@ mod node;
 mod occupancy;
 mod open;
 mod operation;
+mod pool;
 pub mod prelude;
 mod progress;
 mod registered;

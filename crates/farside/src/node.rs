@@ -5,7 +5,7 @@ use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
     member_name, rendezvous_name,
 };
-use crate::hit::{Lines, SEGMENT, cache_split};
+use crate::hit::{Lines, SEGMENT};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
 use crate::progress::Progress;
@@ -116,13 +116,12 @@ impl NodeSetup {
 
     fn lines(&self, me: (NodeId, Option<MemoryId>), clock: Clock) -> Result<Lines, Error> {
         let config = &self.config;
-        let split = cache_split(config.cache_bytes, &config.cache_shares);
         let none = || Error::with(ErrorCode::System, "no room for the fence word");
         let fence_word = self.regions.fence_word().ok_or_else(none)?;
         let Regions { home, cache, tags, .. } = &self.regions;
         let home = (home.arena.clone(), tags.clone());
-        Lines::new(me, home, cache.arena.clone(), &split, fence_word, clock).ok_or_else(|| {
-            let bytes = config.cache_bytes / 2;
+        Lines::new(me, home, cache.arena.clone(), fence_word, clock).ok_or_else(|| {
+            let bytes = config.cache_bytes / 8 * 5;
             let detail = format!("no memory for the cache's tags, {bytes} B: lower cache_bytes");
             Error::with(ErrorCode::System, detail)
         })

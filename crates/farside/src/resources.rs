@@ -32,8 +32,8 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     check_memory(needed, &settings(config))?;
-    // A tag of 8 B per 64 B of memory, and about three times as much per 64 B of cache.
-    let tags = config.memory_bytes / 8 + config.cache_bytes / 2;
+    // A tag of 8 B per 64 B of memory, and about five times as much per 64 B of cache.
+    let tags = config.memory_bytes / 8 + config.cache_bytes / 8 * 5;
     let needed = needed.saturating_add(tags);
     of_address_space().map_or(Ok(()), |left| refuse(needed, &settings(config), &left))
 }

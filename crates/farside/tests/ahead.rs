@@ -34,9 +34,7 @@ impl Pair {
 
     fn with(name: &str, cached: usize, change: impl FnOnce(Config) -> Config) -> Self {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-        let mut shares = [0; LineSize::CLASSES];
-        shares[usize::from(LineSize::DEFAULT.class())] = 1;
-        let config = Config::new(unique_name(name)).memory_bytes(1 << 20).cache_shares(shares);
+        let config = Config::new(unique_name(name)).memory_bytes(1 << 20);
         let config = config.write_back_ns(None);
         let config = change(config.cache_bytes(4096));
         let home = Node::create_driven(&config, Arc::clone(&fabric)).unwrap();

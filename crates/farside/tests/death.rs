@@ -14,7 +14,7 @@ type Make<'a> = dyn Fn() -> Arc<dyn Fabric> + Sync + 'a;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LINE: LineSize = LineSize::DEFAULT;
-/// Frames of the survivors' caches: two sets.
+/// Frames of the survivors' caches.
 const FRAMES: usize = 16;
 /// Lines of the dying home and of the surviving one: several times as many.
 const LINES: usize = 4 * FRAMES;
@@ -22,12 +22,9 @@ const LINES: usize = 4 * FRAMES;
 const IN_FLIGHT: usize = 16;
 
 fn config(name: &str) -> Config {
-    let mut cache_shares = [0; LineSize::CLASSES];
-    cache_shares[usize::from(LINE.class())] = 1;
     Config::new(format!("{name}-{}", std::process::id()))
         .memory_bytes(1 << 20)
         .cache_bytes((FRAMES * LINE.bytes()) as u64)
-        .cache_shares(cache_shares)
 }
 
 /// A fabric on which a node receives no message: requests to it stay in flight.

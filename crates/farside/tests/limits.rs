@@ -139,23 +139,11 @@ fn memory_over_what_the_machine_has_is_refused() {
 }
 
 #[test]
-fn cache_without_a_set_for_its_lines_is_refused() {
-    let line = |bytes| LineSize::from_bytes(bytes).unwrap();
-    let mut none = Config::new("x").cache_shares;
-    none[usize::from(LineSize::DEFAULT.class())] = 0;
-    let mut large = [0; LineSize::CLASSES];
-    large[usize::from(LineSize::DEFAULT.class())] = 250;
-    large[usize::from(LineSize::MAX.class())] = 1;
-    let base = config("cache");
+fn cache_without_room_for_8_lines_is_refused() {
+    let largest = config("cache").line_size(LineSize::MAX);
     let refused = [
-        (
-            base.clone().line_size(line(65_536)).cache_bytes(8 << 20),
-            "raise cache_bytes to at least 9437184",
-        ),
-        (base.clone().cache_bytes(4_096), "raise cache_bytes to at least 9216"),
-        (base.clone().cache_shares(none), "lines of 512 B have a share of 0"),
-        (base.clone().cache_shares([0; LineSize::CLASSES]), "share of 0"),
-        (base.clone().cache_shares(large), "8 lines of 65536 B"),
+        (largest.clone().cache_bytes((512 << 10) - 1), "raise cache_bytes to at least 524288"),
+        (largest.clone().cache_bytes(4_096), "4096 B have no room for 8 lines of 65536 B"),
     ];
     for (config, part) in refused {
         let error = Node::create(&config).unwrap_err();
@@ -163,8 +151,8 @@ fn cache_without_a_set_for_its_lines_is_refused() {
         assert!(error.detail.contains(part), "{error}");
     }
     // The values that the refusals recommend are sufficient.
-    for (line_size, cache_bytes) in [(line(65_536), 9_437_184), (LineSize::DEFAULT, 9_216)] {
-        let config = base.clone().line_size(line_size).cache_bytes(cache_bytes);
+    for (line_size, cache_bytes) in [(LineSize::MAX, 524_288), (LineSize::DEFAULT, 4_096)] {
+        let config = config("cache").line_size(line_size).cache_bytes(cache_bytes);
         use_two_nodes(&config).unwrap();
     }
 }

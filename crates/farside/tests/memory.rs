@@ -14,6 +14,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     atomics_of_4_bytes_leave_their_neighbours_alone
     an_atomic_write_is_seen_whole
     a_small_cache_evicts_and_forgets_nothing
+    lines_of_any_size_get_the_whole_cache
     bad_input_is_a_typed_error_without_effect
     a_full_home_sends_allocations_elsewhere
     every_line_size_works_from_everywhere
@@ -167,6 +168,33 @@ fn a_small_cache_evicts_and_forgets_nothing(make: &Make) {
     let mut session = home.session().unwrap();
     for line in 0..lines {
         assert_eq!(session.read_u64(at(line)).unwrap(), line + 1, "written back");
+    }
+}
+
+fn lines_of_any_size_get_the_whole_cache(make: &Make) {
+    const CACHE: u64 = 1 << 20;
+    let home = Node::create_on(&config("pool"), make()).unwrap();
+    let user = config("pool").cache_bytes(CACHE).direct_reads(false);
+    let user = Node::join_on(&user, make()).unwrap();
+    let mut session = user.session().unwrap();
+    for (number, bytes) in [512, 4_096, 64, 65_536, 512].into_iter().enumerate() {
+        let spec = AllocationSpec::new(AllocationHint::On(home.id()));
+        let spec = spec.line_size(LineSize::from_bytes(bytes as usize));
+        let lines = CACHE / bytes * 9 / 10;
+        let address = session.alloc_with(lines * bytes, spec).unwrap();
+        let mut evicted_by_pass = || {
+            let before = user.stats().evictions;
+            for line in 0..lines {
+                let word = address.checked_add(line * bytes).unwrap();
+                assert_eq!(session.read_u64(word), Ok(0));
+            }
+            user.stats().evictions - before
+        };
+        if number == 0 {
+            assert_eq!(evicted_by_pass(), 0, "the cache is empty, and nine tenths of it are used");
+        }
+        let passes = (0..16).position(|_| evicted_by_pass() == 0);
+        assert!(passes.is_some(), "lines of {bytes} B do not get the cache");
     }
 }
 

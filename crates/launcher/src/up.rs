@@ -97,7 +97,6 @@ pub fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         cache_bytes: arguments.cache_bytes,
         line_bytes: arguments.line_bytes,
         nodes_max: Some(arguments.nodes_max),
-        cache_shares: None,
         spin_ns: None,
         processor: None,
         host: None,

@@ -548,12 +548,9 @@ impl SimCluster {
         let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
         let net = SimNet::new(seed, options);
         let mut write_backs = Random::new(seed ^ 0xc1ea);
-        let mut shares = [0; LineSize::CLASSES];
-        shares[usize::from(LineSize::DEFAULT.class())] = 1;
         let config = Config::new("sim")
             .memory_bytes(4 << 20)
             .cache_bytes(u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64)
-            .cache_shares(shares)
             .lease_ns(SILENCE_NS)
             .limits(Limits { nodes_max, ..Limits::DEFAULT })
             .write_back_ns(*write_backs.pick(&[None, Some(100_000), Some(1_000_000)]));

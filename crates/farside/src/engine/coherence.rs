@@ -4,7 +4,9 @@ use super::links::LineWrite;
 use super::sessions::Performed;
 use super::{Engine, FollowUp};
 use crate::Stats;
+use crate::hit::Lack;
 use crate::operation::{OperationKind, is_home};
+use crate::pool::Block;
 use farside_base::{ErrorCode, Limits, LineAddress, LineSize, MemoryId, NodeId, OperationId};
 use farside_protocol::coherence::{
     Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, Frame, HeldLine, Here,
@@ -19,8 +21,10 @@ pub(crate) struct CoherenceDriver {
     effects: Effects,
     /// Effects carried out so far.
     performed: u64,
-    /// Operations on lines whose set has no free frame at the moment.
-    frameless: VecDeque<OperationId>,
+    /// Operations on lines without a frame at the moment, each with the block that is cleared for it.
+    frameless: VecDeque<(OperationId, Option<Block>)>,
+    /// The block that is cleared for the operation that is being started again.
+    clearing: Option<Block>,
     invalidations: u64,
     evictions: u64,
     prefetches: u64,
@@ -33,6 +37,7 @@ impl CoherenceDriver {
             effects: Vec::with_capacity(64),
             performed: 0,
             frameless: VecDeque::new(),
+            clearing: None,
             invalidations: 0,
             evictions: 0,
             prefetches: 0,
@@ -278,8 +283,10 @@ impl Engine {
     /// Cancels an operation on a line, abandoned by its caller, unless it is held back.
     pub(crate) fn cancel(&mut self, operation: OperationId, line: LineAddress) {
         let frameless = &mut self.coherence.frameless;
-        if let Some(at) = frameless.iter().position(|waiting| *waiting == operation) {
-            frameless.remove(at);
+        if let Some(at) = frameless.iter().position(|(waiting, _)| *waiting == operation) {
+            if let Some((_, Some(block))) = frameless.remove(at) {
+                self.lines.abandon(block);
+            }
             return self.finish(operation, Err(ErrorCode::TimedOut));
         }
         let here = self.here(line);
@@ -308,24 +315,78 @@ impl Engine {
             self.finish(operation, Err(ErrorCode::CacheFull));
             return None;
         }
-        if let Some(frame) = self.lines.frame(line).or_else(|| self.lines.reserve(line)) {
+        if let Some(frame) = self.lines.frame(line) {
             return Some(frame);
         }
-        for victim in self.lines.victims(line) {
-            let here = self.here(victim);
-            let performed = self.coherence.performed;
-            self.step_own(CoherenceEvent::Evict { line: victim, here });
-            if self.coherence.performed == performed {
-                continue; // in use; try the next oldest
+        let mut clearing = self.coherence.clearing.take();
+        loop {
+            let lack = match self.lines.reserve(line) {
+                Ok(frame) => {
+                    self.coherence.clearing = clearing; // not needed any more
+                    return Some(frame);
+                }
+                Err(lack) => lack,
+            };
+            clearing = clearing.filter(|block| self.continue_clearing(*block));
+            clearing = clearing.or_else(|| self.clear_for(line, lack));
+            if clearing.is_none_or(|block| self.lines.is_clearing(block)) {
+                self.coherence.frameless.push_back((operation, clearing));
+                return None;
             }
-            self.coherence.evictions += 1;
-            if let Some(frame) = self.lines.reserve(line) {
-                return Some(frame);
-            }
-            break; // dirty: its frame becomes free when its home has taken the line back
+            clearing = None;
         }
-        self.coherence.frameless.push_back(operation);
-        None
+    }
+
+    /// Evicts a line that has returned to a block that is being cleared; false if the block is clear, or a
+    /// pinned line in it might wait for the operation that needs the block.
+    fn continue_clearing(&mut self, block: Block) -> bool {
+        if !self.lines.is_clearing(block) {
+            return false;
+        }
+        match self.lines.next_in(block, block.start) {
+            Some((line, _)) if self.coherence.machine.is_pinned(line) => {
+                self.lines.abandon(block);
+                return false;
+            }
+            Some((line, _)) => self.evict(line),
+            None => {}
+        }
+        true
+    }
+
+    /// Clears a block for a line: one with no line in use if possible, and with no pinned line. Dirty lines
+    /// leave it when their homes have taken them back.
+    fn clear_for(&mut self, line: LineAddress, lack: Lack) -> Option<Block> {
+        let is_busy = |line| self.coherence.machine.is_busy(line);
+        let is_pinned = |line| self.coherence.machine.is_pinned(line);
+        let candidates = || self.lines.candidates(line, lack);
+        let block = candidates()
+            .find(|block| !self.lines_in(*block).any(is_busy))
+            .or_else(|| candidates().find(|block| !self.lines_in(*block).any(is_pinned)))?;
+        self.lines.clear(block);
+        let mut from = block.start;
+        while let Some((line, end)) = self.lines.next_in(block, from) {
+            self.evict(line);
+            from = end;
+        }
+        Some(block)
+    }
+
+    fn lines_in(&self, block: Block) -> impl Iterator<Item = LineAddress> {
+        let mut from = block.start;
+        std::iter::from_fn(move || {
+            let (line, end) = self.lines.next_in(block, from)?;
+            from = end;
+            Some(line)
+        })
+    }
+
+    /// Evicts a line unless it is in use.
+    fn evict(&mut self, line: LineAddress) {
+        let here = self.here(line);
+        let performed = self.coherence.performed;
+        self.step_own(CoherenceEvent::Evict { line, here });
+        self.coherence.evictions += u64::from(self.coherence.performed != performed);
     }
 
     /// Handles the arrival of a line's bytes at a peer.
@@ -338,8 +399,12 @@ impl Engine {
     /// Starts the operations that wait for a frame again.
     pub(super) fn start_frameless(&mut self) {
         for _ in 0..self.coherence.frameless.len() {
-            if let Some(operation) = self.coherence.frameless.pop_front() {
+            if let Some((operation, block)) = self.coherence.frameless.pop_front() {
+                self.coherence.clearing = block;
                 self.start(operation);
+                if let Some(block) = self.coherence.clearing.take() {
+                    self.lines.abandon(block);
+                }
             }
         }
     }

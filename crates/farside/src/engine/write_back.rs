@@ -1,12 +1,12 @@
 //! Background write-back of owned lines of other homes, so that the death of this node loses little.
 //!
-//! When the tag of a line rises to `Dirty`, its frame joins a queue with the version of its tag, which each
-//! write raises anyway: hits have no extra work. The engine checks each frame every half interval. If the
+//! When the tag of a line rises to `Dirty`, its way in the cache (its *slot*) joins a queue with the version of its tag, which each
+//! write raises anyway: hits have no extra work. The engine checks each slot every half interval. If the
 //! version has changed, the line is in use (it would be lost with this node even if its home had older
-//! bytes), and the frame waits for another half. The same holds while a closure of [`Session::atomic`](crate::Session::atomic)
+//! bytes), and the slot waits for another half. The same holds while a closure of [`Session::atomic`](crate::Session::atomic)
 //! changes the line or an operation pins it: the engine would block on it. Otherwise the last write was
 //! between a half and a whole interval ago, and the engine asks the home to recall the line down to
-//! `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and the frame
+//! `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and the slot
 //! rejoins the queue. A line that is written all the time stays owned.
 //!
 //! **Pauses.** Lines written less often than that need their homes again for each write. With many such
@@ -16,15 +16,15 @@
 //! [`PAUSE_MOST`] half intervals, doubling if it recurs soon.
 //!
 //! *Invariants*
-//! - A frame at `Dirty` is in the queue, or its write-back is in flight.
-//! - A frame is in the queue at most once, so the queue has no more entries than the cache has frames.
+//! - A slot at `Dirty` is in the queue, or its write-back is in flight.
+//! - A slot is in the queue at most once, so the queue has no more entries than the cache has slots.
 //! - No line is written back twice within half an interval: the time of an entry is that of the engine's
 //!   last reading of the clock, which is no earlier than the last write-back.
 
 use super::Engine;
-use crate::hit::TagValue;
-use farside_base::{LineAddress, LineSize, NodeSet, OperationId};
-use farside_protocol::coherence::{CoherenceEvent, Frame};
+use crate::hit::{Slot, TagValue, slots};
+use farside_base::{LineAddress, NodeSet, OperationId};
+use farside_protocol::coherence::CoherenceEvent;
 use std::collections::VecDeque;
 
 /// Maximum bytes of lines that one poll asks to be recalled.
@@ -42,22 +42,22 @@ const ROUND_TRIP_NS: u64 = 50_000;
 /// A write-back without an answer within this time is not measured.
 const SAMPLE_NS: u64 = 1_000_000_000;
 
-/// A set of frames, a bit for each.
+/// A set of slots, a bit for each.
 #[derive(Debug)]
-struct Frames(Box<[u64]>);
+struct Slots(Box<[u64]>);
 
-impl Frames {
-    /// Inserts a frame; false if it was in the set or out of range.
-    fn insert(&mut self, frame: Frame) -> bool {
-        let bit = 1 << (frame.0 % 64);
-        let word = self.0.get_mut(frame.0 as usize / 64).filter(|word| **word & bit == 0);
+impl Slots {
+    /// Inserts a slot; false if it was in the set or out of range.
+    fn insert(&mut self, slot: Slot) -> bool {
+        let bit = 1 << (slot.0 % 64);
+        let word = self.0.get_mut(slot.0 as usize / 64).filter(|word| **word & bit == 0);
         word.map(|word| *word |= bit).is_some()
     }
 
-    /// Removes a frame; returns whether it was in the set.
-    fn remove(&mut self, frame: Frame) -> bool {
-        let bit = 1 << (frame.0 % 64);
-        let word = self.0.get_mut(frame.0 as usize / 64).filter(|word| **word & bit != 0);
+    /// Removes a slot; returns whether it was in the set.
+    fn remove(&mut self, slot: Slot) -> bool {
+        let bit = 1 << (slot.0 % 64);
+        let word = self.0.get_mut(slot.0 as usize / 64).filter(|word| **word & bit != 0);
         word.map(|word| *word &= !bit).is_some()
     }
 }
@@ -65,8 +65,8 @@ impl Frames {
 /// Decides whether write-backs are worth their cost.
 #[derive(Debug)]
 struct Pauses {
-    /// Frames of lines that were written back and are still cached for reading.
-    clean: Frames,
+    /// Slots of lines that were written back and are still cached for reading.
+    clean: Slots,
     /// Of these, lines that were owned again in this half interval.
     returns: u64,
     /// The end of this half interval.
@@ -105,8 +105,8 @@ impl Pauses {
     }
 
     /// Notes a write-back in the background.
-    fn begins(&mut self, line: LineAddress, frame: Frame, now_ns: u64) {
-        self.clean.insert(frame);
+    fn begins(&mut self, line: LineAddress, slot: Slot, now_ns: u64) {
+        self.clean.insert(slot);
         let is_over = |(_, at_ns): (LineAddress, u64)| now_ns.saturating_sub(at_ns) > SAMPLE_NS;
         if self.sample.is_none_or(is_over) {
             self.sample = Some((line, now_ns));
@@ -125,10 +125,10 @@ impl Pauses {
     }
 }
 
-/// A frame with an owned line.
+/// A slot with an owned line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct OwnedFrame {
-    frame: Frame,
+struct OwnedSlot {
+    slot: Slot,
     /// The version of its tag at the last check.
     version: u32,
     /// The time of the next check.
@@ -140,9 +140,9 @@ struct OwnedFrame {
 pub(crate) struct WriteBacks {
     /// The time between two checks of a line; `None`: lines stay owned until other nodes want them.
     half_ns: Option<u64>,
-    queue: VecDeque<OwnedFrame>,
-    /// Which frames are in the queue.
-    queued: Frames,
+    queue: VecDeque<OwnedSlot>,
+    /// Which slots are in the queue.
+    queued: Slots,
     pauses: Pauses,
     /// The last reading of the clock.
     seen_ns: u64,
@@ -152,8 +152,8 @@ pub(crate) struct WriteBacks {
 
 impl WriteBacks {
     pub(crate) fn new(interval_ns: Option<u64>, cache_bytes: u64) -> Self {
-        let frames = interval_ns.map_or(0, |_| cache_bytes >> LineSize::MIN.log2());
-        let none = || Frames(vec![0; frames.div_ceil(64) as usize].into_boxed_slice());
+        let count = interval_ns.map_or(0, |_| slots(cache_bytes));
+        let none = || Slots(vec![0; count.div_ceil(64) as usize].into_boxed_slice());
         let pauses = Pauses {
             clean: none(),
             returns: 0,
@@ -178,49 +178,49 @@ impl WriteBacks {
         self.queue.front().map_or(u64::MAX, |entry| entry.due_ns)
     }
 
-    /// Adds a frame, unless it is queued.
-    fn add(&mut self, frame: Frame, version: u32, now_ns: impl FnOnce() -> u64) {
-        self.pauses.returns += u64::from(self.pauses.clean.remove(frame));
-        if !self.queued.insert(frame) {
+    /// Adds a slot, unless it is queued.
+    fn add(&mut self, slot: Slot, version: u32, now_ns: impl FnOnce() -> u64) {
+        self.pauses.returns += u64::from(self.pauses.clean.remove(slot));
+        if !self.queued.insert(slot) {
             return;
         }
         if self.queue.is_empty() {
             self.seen_ns = now_ns();
             self.is_news = true;
         }
-        self.push(frame, version);
+        self.push(slot, version);
     }
 
-    /// Appends a frame.
-    fn push(&mut self, frame: Frame, version: u32) {
+    /// Appends a slot.
+    fn push(&mut self, slot: Slot, version: u32) {
         let due_ns = self.seen_ns.saturating_add(self.half_ns.unwrap_or(u64::MAX));
-        self.queue.push_back(OwnedFrame { frame, version, due_ns });
+        self.queue.push_back(OwnedSlot { slot, version, due_ns });
     }
 
-    /// Takes the first entry if it is due. Push its frame again, or [`forget`](Self::forget) it.
-    fn take_due(&mut self) -> Option<OwnedFrame> {
+    /// Takes the first entry if it is due. Push its slot again, or [`forget`](Self::forget) it.
+    fn take_due(&mut self) -> Option<OwnedSlot> {
         self.queue.pop_front_if(|entry| entry.due_ns <= self.seen_ns)
     }
 
     /// Empties the queue permanently: this node has left the cluster or was removed.
     pub(crate) fn stop(&mut self) {
         self.queue.clear();
-        self.queued = Frames(Box::default()); // every frame is out of range
+        self.queued = Slots(Box::default()); // every slot is out of range
         self.is_news = false;
     }
 
-    /// Notes that a frame is not in the queue any more.
-    fn forget(&mut self, frame: Frame) {
-        self.queued.remove(frame);
+    /// Notes that a slot is not in the queue any more.
+    fn forget(&mut self, slot: Slot) {
+        self.queued.remove(slot);
     }
 }
 
 impl Engine {
     /// Notes that this node owns a line of another home from now on.
     pub(crate) fn owned(&mut self, line: LineAddress) {
-        if let Some((frame, version)) = self.lines.frame_and_version(line) {
+        if let Some((slot, version)) = self.lines.slot_and_version(line) {
             let links = &self.links;
-            self.write_backs.add(frame, version, || links.now_ns());
+            self.write_backs.add(slot, version, || links.now_ns());
         }
     }
 
@@ -251,17 +251,17 @@ impl Engine {
             if bytes >= BYTES_PER_POLL {
                 break;
             }
-            let Some(OwnedFrame { frame, version, .. }) = self.write_backs.take_due() else {
+            let Some(OwnedSlot { slot, version, .. }) = self.write_backs.take_due() else {
                 break;
             };
-            match self.lines.owned_in(frame) {
-                None => self.write_backs.forget(frame),
+            match self.lines.owned_in(slot) {
+                None => self.write_backs.forget(slot),
                 Some((line, tag)) if is_paused || self.is_in_use(line, tag, version, busy) => {
-                    self.write_backs.push(frame, tag.version());
+                    self.write_backs.push(slot, tag.version());
                 }
                 Some((line, _)) => {
-                    self.write_backs.forget(frame);
-                    self.write_backs.pauses.begins(line, frame, now_ns);
+                    self.write_backs.forget(slot);
+                    self.write_backs.pauses.begins(line, slot, now_ns);
                     bytes += line.line_size().bytes();
                     let here = self.here(line);
                     self.step_own(CoherenceEvent::WriteBack { operation: None, line, here });
@@ -295,8 +295,8 @@ impl Engine {
 
     /// Notes that a line's frame is about to become free.
     pub(crate) fn leaves_frame(&mut self, line: LineAddress) {
-        if let Some(frame) = self.lines.frame(line) {
-            self.write_backs.pauses.clean.remove(frame);
+        if let Some((slot, _)) = self.lines.slot_and_version(line) {
+            self.write_backs.pauses.clean.remove(slot);
         }
     }
 
@@ -318,22 +318,19 @@ mod tests {
     #[test]
     fn frame_is_queued_once_and_due_after_half_an_interval() {
         let mut lines = WriteBacks::new(Some(200), 64 * 128);
-        lines.add(Frame(3), 7, || 1_000);
-        lines.add(Frame(3), 8, || panic!("it is there"));
-        lines.add(Frame(127), 9, || panic!("the clock was read already"));
+        lines.add(Slot(3), 7, || 1_000);
+        lines.add(Slot(3), 8, || panic!("it is there"));
+        lines.add(Slot(127), 9, || panic!("the clock was read already"));
         assert_eq!((lines.next_due_ns(), lines.queue.len()), (1_100, 2));
         assert_eq!(lines.take_due(), None);
         lines.seen_ns = 1_100;
-        assert_eq!(
-            lines.take_due(),
-            Some(OwnedFrame { frame: Frame(3), version: 7, due_ns: 1_100 })
-        );
-        lines.push(Frame(3), 8);
-        lines.add(Frame(3), 9, || panic!("it is there again"));
-        assert_eq!(lines.take_due().map(|entry| entry.frame), Some(Frame(127)));
-        lines.forget(Frame(127));
+        assert_eq!(lines.take_due(), Some(OwnedSlot { slot: Slot(3), version: 7, due_ns: 1_100 }));
+        lines.push(Slot(3), 8);
+        lines.add(Slot(3), 9, || panic!("it is there again"));
+        assert_eq!(lines.take_due().map(|entry| entry.slot), Some(Slot(127)));
+        lines.forget(Slot(127));
         assert_eq!((lines.take_due(), lines.next_due_ns()), (None, 1_200));
-        lines.add(Frame(127), 9, || panic!("the queue is not empty"));
+        lines.add(Slot(127), 9, || panic!("the queue is not empty"));
         assert_eq!(lines.queue.len(), 2);
     }
 
@@ -344,10 +341,10 @@ mod tests {
         let half_ns = 1_000_000;
         let mut time_ns = 0;
         let mut period = |returns: u32| {
-            for frame in (0..returns).map(Frame) {
-                lines.pauses.begins(line, frame, time_ns);
-                lines.add(frame, 0, || time_ns);
-                lines.forget(frame);
+            for slot in (0..returns).map(Slot) {
+                lines.pauses.begins(line, slot, time_ns);
+                lines.add(slot, 0, || time_ns);
+                lines.forget(slot);
             }
             lines.queue.clear();
             time_ns += half_ns;
@@ -376,13 +373,13 @@ mod tests {
         let mut lines = WriteBacks::new(Some(2_000_000), 1 << 20);
         let line = GlobalAddress::from_bits(0).unwrap().line();
         let pauses = &mut lines.pauses;
-        pauses.begins(line, Frame(0), 0);
+        pauses.begins(line, Slot(0), 0);
         pauses.answered(line, SAMPLE_NS + 1);
         assert_eq!(pauses.round_trip_ns, ROUND_TRIP_NS, "it measures nothing");
-        pauses.begins(line, Frame(0), 0);
+        pauses.begins(line, Slot(0), 0);
         pauses.answered(line, SAMPLE_NS);
         assert_eq!(pauses.round_trip_ns, 2 * ROUND_TRIP_NS, "at most twice what it was");
-        pauses.begins(line, Frame(0), 0);
+        pauses.begins(line, Slot(0), 0);
         pauses.answered(line, 70_000);
         assert_eq!(pauses.round_trip_ns, 70_000);
         pauses.round_trip_ns = SAMPLE_NS;
@@ -399,7 +396,7 @@ mod tests {
     #[test]
     fn nothing_is_queued_without_an_interval() {
         let mut lines = WriteBacks::new(None, 1 << 20);
-        lines.add(Frame(3), 0, || panic!("no clock"));
+        lines.add(Slot(3), 0, || panic!("no clock"));
         assert_eq!(lines.next_due_ns(), u64::MAX);
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 /// Polls after which a test fails: far more than any of them needs.
 const POLLS_MAX: usize = 1 << 16;
 const LINE: u64 = 512;
-/// Frames of the cache, all in one set.
+/// Frames of the cache.
 const FRAMES: u64 = 8;
 /// An operation without a session, whose results are discarded.
 const STRANGER: OperationId = OperationId(0xffff << 44);
@@ -24,8 +24,6 @@ fn cluster(name: &str, count: usize) -> Vec<Node> {
     let mut config = Config::new(name).direct_reads(false);
     (config.memory_bytes, config.cache_bytes) = (1 << 20, FRAMES * LINE);
     config.line_size = LineSize::all().find(|size| size.bytes() as u64 == LINE).unwrap();
-    config.cache_shares = [0; LineSize::CLASSES];
-    config.cache_shares[usize::from(config.line_size.class())] = 1;
     config.write_back_ns = Some(600_000_000_000);
     let mut nodes = vec![Node::create_driven(&config, Arc::clone(&fabric)).unwrap()];
     for _ in 1..count {

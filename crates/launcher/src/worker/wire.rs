@@ -30,8 +30,6 @@ pub struct NodeSpec {
     /// Most members of the cluster at a time; `None` for the default.
     #[serde(default)]
     pub nodes_max: Option<u16>,
-    /// Shares of the cache by line size, smallest first; `None` for the default.
-    pub cache_shares: Option<[u8; LineSize::CLASSES]>,
     /// Spin budget of its threads; `None` for the default.
     pub spin_ns: Option<u64>,
     /// The processor that its threads are bound to, if any.
@@ -52,7 +50,6 @@ impl NodeSpec {
             cache_bytes: 64 << 20,
             line_bytes: None,
             nodes_max: None,
-            cache_shares: None,
             spin_ns,
             processor,
             host: None,
@@ -71,9 +68,6 @@ impl NodeSpec {
             config.line_size = line.ok_or_else(|| {
                 Failure::from(farside::Error::new(farside::ErrorCode::BadLineSize))
             })?;
-        }
-        if let Some(shares) = self.cache_shares {
-            config.cache_shares = shares;
         }
         if let Some(spin_ns) = self.spin_ns {
             config.spin_ns = spin_ns;

@@ -18,7 +18,6 @@ fn cluster(name: &str, count: usize) -> Vec<Node> {
     let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
     let mut config = Config::new(name);
     (config.memory_bytes, config.cache_bytes, config.line_size) = (16 << 20, 8 << 20, LINE);
-    config.cache_shares = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut nodes = vec![Node::create_driven(&config, Arc::clone(&fabric)).unwrap()];
     for _ in 1..count {
         let mut joining = Joining::start(&config, Arc::clone(&fabric)).unwrap();
