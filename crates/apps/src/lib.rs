@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod dht;
+pub mod graph;
 pub mod wordcount;
 pub mod ycsb;

@@ -7,6 +7,7 @@ mod channels;
 mod contended;
 pub mod demo;
 mod fabric;
+pub mod graph;
 mod idle;
 mod memory;
 mod report;

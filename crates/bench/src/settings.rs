@@ -4,6 +4,7 @@ use farside::channel::{DeviceWords, Kind, Options};
 use farside_apps::ycsb::CoreWorkload;
 use farside_command::settings::{FabricKind, FabricSettings, Places};
 use farside_launcher::ends::task::DeviceWordsName;
+use farside_launcher::worker::GraphForm;
 use farside_sim::fabric::INFINIBAND;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -154,6 +155,51 @@ pub struct BenchYcsb {
     pub seed: u64,
     /// Hosts of the node processes, and the fabric between them.
     pub places: Places,
+}
+
+/// A measurement of kernels on a shared graph.
+#[derive(Debug)]
+pub struct BenchGraph {
+    /// The binary logarithm of the number of vertices.
+    pub scale: u32,
+    /// Generated edges for each vertex.
+    pub edge_factor: u32,
+    /// The kernels, each once.
+    pub kernels: Vec<KernelName>,
+    /// The forms of access, each once.
+    pub forms: Vec<GraphForm>,
+    /// Iterations of PageRank.
+    pub iterations: u32,
+    /// Runs of each kernel and form.
+    pub runs: u32,
+    /// Node processes.
+    pub nodes: u16,
+    /// Seed of the random number generator.
+    pub seed: u64,
+    /// Hosts of the node processes, and the fabric between them.
+    pub places: Places,
+}
+
+/// A kernel on a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelName {
+    /// Breadth-first search.
+    Bfs,
+    /// PageRank.
+    PageRank,
+    /// Connected components.
+    Components,
+}
+
+impl KernelName {
+    /// Returns its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bfs => "bfs",
+            Self::PageRank => "pagerank",
+            Self::Components => "components",
+        }
+    }
 }
 
 /// A comparison of remote memory calls with one-sided requests.

@@ -24,15 +24,18 @@ use channels::BenchChannelsArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fabric::{FabricArguments, PlacesArguments};
 use farside::channel::{Need, Requirements};
+use farside_apps::graph::Kronecker;
 use farside_apps::ycsb::CoreWorkload;
 use farside_bench::demo::Demo;
 use farside_bench::settings::{
-    BenchFabric, BenchRmc, BenchYcsb, Effort, Measure, TRANSFER_BYTES_MAX, Test,
+    BenchFabric, BenchGraph, BenchRmc, BenchYcsb, Effort, KernelName, Measure, TRANSFER_BYTES_MAX,
+    Test,
 };
 use farside_command::settings::FabricKind;
 use farside_command::units::{bytes, message_bytes, seconds};
 use farside_doctor::Doctor;
 use farside_launcher::up::Up;
+use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
@@ -40,7 +43,7 @@ use rmc::{
 };
 use run::{LaunchedArguments, RunProgramArguments};
 use std::path::PathBuf;
-use values::named;
+use values::{named, selected};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -254,6 +257,8 @@ pub(crate) enum Bench {
     Channels(BenchChannelsArguments),
     /// The YCSB core workloads on the shared hash table
     Ycsb(BenchYcsbArguments),
+    /// Breadth-first search, PageRank and components on a shared graph, compared with one thread
+    Graph(BenchGraphArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }
@@ -514,6 +519,73 @@ pub(crate) struct BenchYcsbArguments {
     seed: u64,
     #[command(flatten)]
     places: PlacesArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench graph --scale 18
+  farside bench graph --kernel pagerank --form bulk --runs 9
+  farside bench graph --scale 14 --nodes 2 --fabric tcp
+
+A Kronecker graph as of Graph500 (A, B, C = 0.57, 0.19, 0.19). Each node has a part of the rows and of the results.
+Bulk reads and writes ranges; words accesses each element by itself. Speed is the median time of one thread on
+plain memory, in the same run, divided by the median time of the nodes. Every result is compared with that of the
+thread: a wrong one fails the command.")]
+pub(crate) struct BenchGraphArguments {
+    /// Binary logarithm of the number of vertices
+    #[arg(long, default_value_t = 18, value_parser = clap::value_parser!(u32).range(0..=Kronecker::SCALE_MAX as i64))]
+    scale: u32,
+    /// Generated edges for each vertex
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=Kronecker::EDGE_FACTOR_MAX as i64))]
+    edge_factor: u32,
+    /// Kernels [default: all]
+    #[arg(long = "kernel", value_delimiter = ',', value_name = "KERNEL", value_parser = named::<KernelName>())]
+    kernels: Vec<KernelName>,
+    /// How the graph is accessed [default: both]
+    #[arg(long = "form", value_delimiter = ',', value_name = "FORM", value_parser = named::<GraphForm>())]
+    forms: Vec<GraphForm>,
+    /// Iterations of PageRank
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    iterations: u32,
+    /// Runs of each kernel and form, of which the median is reported
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
+    /// Node processes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// Seed of the random number generator
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    places: PlacesArguments,
+}
+
+impl From<BenchGraphArguments> for BenchGraph {
+    fn from(arguments: BenchGraphArguments) -> Self {
+        let BenchGraphArguments {
+            scale,
+            edge_factor,
+            kernels,
+            forms,
+            iterations,
+            runs,
+            nodes,
+            seed,
+            places,
+        } = arguments;
+        Self {
+            scale,
+            edge_factor,
+            kernels: selected(&kernels),
+            forms: selected(&forms),
+            iterations,
+            runs,
+            nodes,
+            seed,
+            places: places.into(),
+        }
+    }
 }
 
 #[derive(Args, Debug)]

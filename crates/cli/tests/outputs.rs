@@ -84,6 +84,7 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
         "bench fabric" => ends("--only fetch_add --windows 8"),
         "bench channels" => ends("--profile connectx5 --channel ring-inlined --bytes 64"),
         "bench ycsb" => ends("--nodes 1 --records 200 --operations 200"),
+        "bench graph" => ends("--scale 6 --runs 1"),
         "bench rmc" => ends("--fabric shm --rounds 20"),
         "rmc build" => ends(&format!("{source} --clang {}", compiler(folder))),
         "rmc check" => ends(&object()),

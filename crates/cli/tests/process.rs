@@ -202,7 +202,7 @@ fn process_every_command_has_help_with_examples() {
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
-    for bench in ["memory", "fabric", "channels", "ycsb"] {
+    for bench in ["memory", "fabric", "channels", "ycsb", "graph"] {
         assert!(
             text(&output(&[], &["bench", bench, "--help"]).stdout).contains("Examples:"),
             "{bench}"
@@ -371,6 +371,45 @@ fn process_history_has_every_operation() {
     let scans = output(&[], &["bench", "ycsb", "--workload", "e"]);
     assert_eq!(scans.status.code(), Some(2));
     assert!(text(&scans.stderr).contains("scan"));
+}
+
+#[test]
+fn process_graph_kernels_of_two_nodes_agree_with_sequential_ones() {
+    for fabric in ["shm", "tcp"] {
+        let arguments =
+            ["bench", "graph", "--json", "--scale", "8", "--runs", "2", "--fabric", fabric];
+        let run = output(&[], &arguments);
+        assert!(run.status.success(), "{fabric}: {}", text(&run.stderr));
+        let report = json(&text(&run.stdout));
+        assert_eq!((&report["vertices"], &report["fabric"]), (&256.into(), &fabric.into()));
+        assert_eq!(report["nodes"].as_array().unwrap().len(), 2);
+        let figures = report["figures"].as_array().unwrap();
+        let name = |figure: &Value| {
+            assert!(figure["speed"].as_f64().unwrap() > 0.0, "{figure}");
+            format!("{} {}", figure["kernel"], figure["form"]).replace('"', "")
+        };
+        let names: Vec<_> = figures.iter().map(name).collect();
+        let kernels = ["bfs", "pagerank", "components"];
+        let expected = kernels.map(|kernel| [format!("{kernel} bulk"), format!("{kernel} words")]);
+        assert_eq!(names, expected.concat());
+    }
+}
+
+#[test]
+fn process_graph_refuses_sizes_out_of_range() {
+    for (option, value, range) in [
+        ("--scale", "25", "0..=24"),
+        ("--edge-factor", "257", "0..=256"),
+        ("--runs", "0", "1..=10000"),
+        ("--nodes", "65", "1..=64"),
+        ("--kernel", "walk", "bfs, pagerank, components"),
+        ("--form", "lines", "bulk, words"),
+    ] {
+        let refused = output(&[], &["bench", "graph", option, value]);
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(option) && said.contains(range), "{said}");
+    }
 }
 
 #[test]

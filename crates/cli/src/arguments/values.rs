@@ -2,11 +2,12 @@
 
 use crate::settings::{EngineName, FabricName};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use farside_bench::settings::{Pattern, ProfileName};
+use farside_bench::settings::{KernelName, Pattern, ProfileName};
 use farside_command::settings::{
     CongestionName, FabricKind, HostFabric, LaunchFabric, Protection, RdmaOption, WorkerFabric,
 };
 use farside_launcher::ends::task::DeviceWordsName;
+use farside_launcher::worker::GraphForm;
 
 /// The values of an option, each with its name and help.
 pub(super) trait Named: Copy + Send + Sync + 'static {
@@ -20,6 +21,12 @@ pub(super) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
         let found = T::ALL.iter().find(|(_, name, _)| *name == text);
         found.map(|(value, ..)| *value).ok_or("no such value")
     })
+}
+
+/// Returns the values that are given, each once, in the order of the table; all if none is.
+pub(super) fn selected<T: Named + PartialEq>(given: &[T]) -> Vec<T> {
+    let values = T::ALL.iter().map(|(value, ..)| *value);
+    values.filter(|value| given.is_empty() || given.contains(value)).collect()
 }
 
 /// Implements [`Named`] by a table.
@@ -75,6 +82,15 @@ values! {
         OneToOne => "1:1", "One sender, one receiver";
         ManyToOne => "N:1", "Many senders, one receiver";
         OneToMany => "1:N", "One sender, many receivers that each get every message (broadcast)";
+    }
+    KernelName {
+        Bfs => "bfs", "Breadth-first search from the vertex with the most edges";
+        PageRank => "pagerank", "PageRank";
+        Components => "components", "Connected components";
+    }
+    GraphForm {
+        Bulk => "bulk", "Ranges, by long and vectored reads and writes";
+        Words => "words", "Each element by a read or write of 4 or 8 bytes";
     }
     ProfileName {
         Shm => "shm", "Processes of this machine";

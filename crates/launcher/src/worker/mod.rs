@@ -3,6 +3,7 @@
 
 mod calls;
 mod channel;
+mod graph;
 mod threads;
 mod wire;
 mod words;
@@ -13,9 +14,11 @@ use calls::Calls;
 use channel::ChannelThread;
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
 use farside_apps::dht::{Dht, DhtOptions};
+use farside_apps::graph::Kronecker;
 use farside_command::failure::Failure;
 use farside_command::processors::bind;
 use farside_fabric::Fabric;
+use graph::GraphMember;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -24,7 +27,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::Event;
 pub use wire::{
-    Answer, Command, Executor, LookupStats, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,
+    Answer, Command, Executor, GraphForm, GraphSize, GraphTask, Kernel, LookupStats, NodeSpec,
+    NodeStats, Ran, Share, Verified, WirePath,
 };
 pub use workload::workload;
 
@@ -46,6 +50,7 @@ pub fn run(key: Option<PathBuf>, files: bool) -> Result<(), Failure> {
         root: None,
         calls: None,
         channel: None,
+        graph: None,
         key,
         files,
         text: Vec::new(),
@@ -103,6 +108,8 @@ struct NodeHost {
     calls: Option<Arc<Calls>>,
     /// The end of a data channel that is being measured.
     channel: Option<ChannelThread>,
+    /// The part of a shared graph, once there is one.
+    graph: Option<GraphMember>,
     /// The file with the cluster's key.
     key: Option<PathBuf>,
     /// Whether the parent may have this process read and write files.
@@ -163,8 +170,10 @@ impl NodeHost {
                 self.on_table(1, |context| words::add_text(context, text.clone()))
             }
             Command::AllWords => self.on_table(1, words::all),
+            Command::Graph(task) => self.on_graph(task),
             Command::Leave => {
                 self.calls = None;
+                self.graph = None;
                 if let Some(node) = self.node.take() {
                     node.leave()?;
                 }
@@ -249,6 +258,21 @@ impl NodeHost {
         let answer = self.on_table(threads, |context| work(&common, context))?;
         common.finish()?;
         Ok(answer)
+    }
+
+    fn on_graph(&mut self, task: GraphTask) -> Result<Answer, Failure> {
+        if let GraphTask::Build { scale, edge_factor, seed, rank, members } = task {
+            self.graph = None;
+            let parameters = Kronecker::new(scale, edge_factor, seed);
+            let parameters = parameters.map_err(|error| Failure::usage(error.to_string()))?;
+            let session = self.node()?.session()?;
+            let member = GraphMember::build(session, &parameters, rank, members)?;
+            let size = member.size();
+            self.graph = Some(member);
+            return Ok(Answer::Graph(size));
+        }
+        let member = self.graph.as_mut().ok_or_else(|| Failure::usage("there is no graph"))?;
+        member.perform(&task)
     }
 
     fn touch(&self, address: u64, lines: u64) -> Result<Answer, Failure> {

@@ -148,8 +148,56 @@ pub enum Command {
     Text { text: String, end: bool },
     /// Return every word of the hash table and its count.
     AllWords,
+    /// Work on a graph that all nodes share.
+    Graph(GraphTask),
     /// Leave the cluster and end.
     Leave,
+}
+
+/// Work on a graph that all nodes share.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the sentence of a task says what its fields are")]
+pub enum GraphTask {
+    /// Generate the graph, and share it as the member with number `rank` of `members`. Every member is asked at once.
+    Build { scale: u32, edge_factor: u32, seed: u64, rank: usize, members: usize },
+    /// Run a kernel on this process's own copy, for one thread; later checks compare with its result.
+    Sequential(Kernel),
+    /// Run a kernel on the shared graph. Every member is asked at once.
+    Shared(Kernel, GraphForm),
+    /// Compare the last result of the shared graph with that of the sequential kernel.
+    Check(Kernel),
+}
+
+/// A kernel on a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// Breadth-first search from the vertex with the most edges.
+    Bfs,
+    /// PageRank, with this number of iterations.
+    PageRank(u32),
+    /// Connected components.
+    Components,
+}
+
+/// How a kernel accesses a shared graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GraphForm {
+    /// Ranges.
+    Bulk,
+    /// Each element by itself.
+    Words,
+}
+
+/// The size of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GraphSize {
+    /// Its vertices.
+    pub vertices: u64,
+    /// Its edges, without loops and repetitions.
+    pub edges: u64,
 }
 
 /// One node's share of a workload.
@@ -222,6 +270,10 @@ pub enum Answer {
     Verified(Verified),
     /// Words and counts, in no order.
     Words(Vec<(String, u64)>),
+    /// The size of a graph.
+    Graph(GraphSize),
+    /// The time that something took.
+    ElapsedNs(u64),
 }
 
 impl Answer {
