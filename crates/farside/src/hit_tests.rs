@@ -13,7 +13,7 @@ mod programs {
     use shuttle as engine;
 
     use engine::sync::Arc;
-    use engine::sync::atomic::AtomicU64 as Word;
+    use engine::sync::atomic::{AtomicU64 as Word, fence};
     use engine::thread;
 
     const WHOLE: Extent = Extent { first: true, bytes: 64 };

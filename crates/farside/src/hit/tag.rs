@@ -27,7 +27,7 @@ pub(crate) const WORD: u64 = 8;
 
 /// The value of a tag at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TagValue(u64);
+pub(crate) struct TagValue(pub(super) u64);
 
 impl TagValue {
     /// The value of a tag in the memory of another home.
@@ -95,7 +95,7 @@ impl TagValue {
 /// The word that the coherence machine and the hit path share.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Tag(AtomicU64);
+pub(crate) struct Tag(pub(super) AtomicU64);
 
 impl Tag {
     #[cfg(any(loom, shuttle))]
