@@ -827,6 +827,14 @@ impl Lines {
         found.into_iter().flatten().map(|(_, block)| block)
     }
 
+    /// The number of calls of [`candidates`](Self::candidates) that return all blocks.
+    pub(crate) fn samples(&self, line: LineAddress, lack: Lack) -> usize {
+        match lack {
+            Lack::Way => 1,
+            Lack::Frame => self.frames(line.line_size()) / WAYS + 1,
+        }
+    }
+
     /// The first line in a block whose frame starts at unit `from` or later, and the end of its frame.
     pub(crate) fn next_in(&self, block: Block, from: u32) -> Option<(LineAddress, u32)> {
         let ((set, way), end) = self.cache.next_in(block, from)?;

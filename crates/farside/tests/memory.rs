@@ -6,6 +6,8 @@ use fabrics::{Make, cluster};
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
 };
+use farside_testkit::Random;
+use std::time::{Duration, Instant};
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
     one_node_reads_what_it_wrote
@@ -25,6 +27,8 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     more_nodes_than_configured_are_refused
     v18_locked_lines_do_not_fill_a_cache
     an_atomic_too_large_for_the_cache_is_refused
+    atomics_of_nearly_the_whole_cache_complete
+    threads_with_lines_of_all_sizes_share_a_small_cache
     a_node_without_memory_of_its_own_takes_part
 ) with crate::fabrics::named }
 
@@ -423,6 +427,77 @@ fn an_atomic_too_large_for_the_cache_is_refused(make: &Make) {
     session.write_atomic(address, &[3; 2048]).unwrap();
     session.read_atomic(address, &mut out[..2048]).unwrap();
     assert_eq!(out[..2048], [3; 2048]);
+}
+
+fn atomics_of_nearly_the_whole_cache_complete(make: &Make) {
+    const LINE: u64 = 512;
+    const CACHED: u64 = 64;
+    let home = Node::create_on(&config("nearly"), make()).unwrap();
+    let user = config("nearly").cache_bytes(CACHED * LINE).direct_reads(false);
+    let user = Node::join_on(&user, make()).unwrap();
+    let mut session = user.session().unwrap();
+    let others = session.alloc_on(CACHED * LINE, home.id()).unwrap();
+    let address = session.alloc_on(CACHED * LINE, home.id()).unwrap();
+    let mut largest = 0;
+    for lines in CACHED / 2..=CACHED {
+        for line in 0..CACHED {
+            session.read_u64(others.checked_add(line * LINE).unwrap()).unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let bytes = vec![lines as u8; (lines * LINE) as usize];
+        match session.with_deadline(deadline).write_atomic(address, &bytes) {
+            Ok(()) => largest = lines,
+            Err(error) => assert_eq!(error.code(), ErrorCode::CacheFull, "{lines} lines"),
+        }
+    }
+    assert!(largest > CACHED * 3 / 4, "only {largest} of {CACHED} lines at a time");
+}
+
+fn threads_with_lines_of_all_sizes_share_a_small_cache(make: &Make) {
+    const BYTES: usize = 64 << 10;
+    let home = Node::create_on(&config("sizes"), make()).unwrap();
+    let user = config("sizes").cache_bytes(128 << 10).direct_reads(false);
+    let user = Node::join_on(&user, make()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (user, home) = (&user, home.id());
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                let mut session = user.session().unwrap();
+                let mut parts: Vec<_> = (6..13)
+                    .map(|log2| {
+                        let line = LineSize::from_bytes(1 << log2);
+                        let spec = AllocationSpec::new(AllocationHint::On(home)).line_size(line);
+                        let address = session.alloc_with(BYTES as u64, spec).unwrap();
+                        (address, vec![0_u8; BYTES])
+                    })
+                    .collect();
+                for round in 0..1_000 {
+                    let which = random.below(parts.len() as u64) as usize;
+                    let (address, expected) = &mut parts[which];
+                    let start = random.below(BYTES as u64) as usize;
+                    let count = (1 + random.below(2_000) as usize).min(BYTES - start);
+                    let at = address.checked_add(start as u64).unwrap();
+                    let part = &mut expected[start..start + count];
+                    match random.below(4) {
+                        0 => {
+                            part.fill(round as u8);
+                            session.write(at, part).unwrap();
+                        }
+                        1 => match session.write_atomic(at, &vec![round as u8; count]) {
+                            Ok(()) => part.fill(round as u8),
+                            Err(error) => assert_eq!(error.code(), ErrorCode::CacheFull),
+                        },
+                        _ => {
+                            let mut found = vec![0; count];
+                            session.read(at, &mut found).unwrap();
+                            assert!(found == part, "thread {thread}, round {round}");
+                        }
+                    }
+                }
+            });
+        }
+    });
 }
 
 fn a_node_without_memory_of_its_own_takes_part(make: &Make) {

@@ -354,15 +354,17 @@ impl Engine {
         true
     }
 
-    /// Clears a block for a line: one with no line in use if possible, and with no pinned line. Dirty lines
-    /// leave it when their homes have taken them back.
+    /// Clears a block for a line: one with no line in use if possible, and with no pinned line, for which all blocks
+    /// are searched: no event would cause another search. Dirty lines leave it when their homes have taken them back.
     fn clear_for(&mut self, line: LineAddress, lack: Lack) -> Option<Block> {
         let is_busy = |line| self.coherence.machine.is_busy(line);
         let is_pinned = |line| self.coherence.machine.is_pinned(line);
         let candidates = || self.lines.candidates(line, lack);
-        let block = candidates()
-            .find(|block| !self.lines_in(*block).any(is_busy))
-            .or_else(|| candidates().find(|block| !self.lines_in(*block).any(is_pinned)))?;
+        let block =
+            candidates().find(|block| !self.lines_in(*block).any(is_busy)).or_else(|| {
+                let unpinned = |block: &Block| !self.lines_in(*block).any(is_pinned);
+                (0..self.lines.samples(line, lack)).find_map(|_| candidates().find(unpinned))
+            })?;
         self.lines.clear(block);
         let mut from = block.start;
         while let Some((line, end)) = self.lines.next_in(block, from) {
