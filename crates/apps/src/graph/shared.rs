@@ -11,10 +11,8 @@ use std::ops::Range;
 
 /// Line size of all arrays: ranges take few tag checks.
 const LINE_BYTES: usize = 4_096;
-/// Entries of rows that are read at a time; a longer row is read at once.
-const SPAN_ENTRIES: u64 = 16 << 10;
-/// Entries between two rows that are read along, to read both as one range.
-const GAP_ENTRIES: u64 = 256;
+/// Entries of rows, and vertices of a forest, that are read at a time.
+const CHUNK: usize = 16 << 10;
 /// Bits of a word of a bitmap.
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -121,11 +119,13 @@ struct Rows {
     form: AccessForm,
     offsets: GlobalSlice<u64>,
     targets: GlobalSlice<u32>,
-    /// A copy of the offsets; empty if they are read one by one.
+    /// A copy of the offsets for the bulk form.
     known: Vec<u64>,
+    /// A copy of these entries, of whole rows.
+    window: Range<usize>,
     entries: Vec<u32>,
-    /// The rows that are in `entries`.
-    span: Vec<usize>,
+    /// Entries that are read at a time; a longer row is read at once.
+    window_max: usize,
 }
 
 impl Rows {
@@ -152,34 +152,17 @@ impl Rows {
         rows: impl Iterator<Item = usize>,
         mut body: impl FnMut(&mut Session, usize, &[u32]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut rows = rows.peekable();
-        while let Some(first) = rows.next() {
-            let Range { start, mut end } = self.range(session, first)?;
-            self.span.clear();
-            self.span.push(first);
-            if self.form == AccessForm::Bulk {
-                let known = &self.known;
-                while let Some(row) = rows.next_if(|row| {
-                    known[*row] - end <= GAP_ENTRIES && known[row + 1] - start <= SPAN_ENTRIES
-                }) {
-                    end = known[row + 1];
-                    self.span.push(row);
-                }
-            }
-            let count = (end - start) as usize;
-            if self.entries.len() < count {
+        for row in rows {
+            let range = self.range(session, row)?;
+            let range = range.start as usize..range.end as usize;
+            if range.start < self.window.start || range.end > self.window.end {
+                let count = range.len().max(self.window_max).min(self.targets.len() - range.start);
+                self.window = range.start..range.start + count;
                 self.entries.resize(count, 0);
+                self.form.read(session, &self.targets, range.start, &mut self.entries)?;
             }
-            let entries = &mut self.entries[..count];
-            self.form.read(session, &self.targets, start as usize, entries)?;
-            for row in &self.span {
-                let range = match self.form {
-                    AccessForm::Bulk => self.known[*row]..self.known[row + 1],
-                    AccessForm::Words => start..end,
-                };
-                let range = (range.start - start) as usize..(range.end - start) as usize;
-                body(session, *row, &entries[range])?;
-            }
+            let first = self.window.start;
+            body(session, row, &self.entries[range.start - first..range.end - first])?;
         }
         Ok(())
     }
@@ -381,18 +364,25 @@ impl SharedGraph {
         from: &[GlobalSlice<T>],
         vertex: u32,
     ) -> Result<T, Error> {
-        let vertex = vertex as usize;
-        let part = self.cuts[1..from.len()].iter().filter(|cut| **cut <= vertex).count();
-        from[part].get(session, vertex - self.cuts[part])
+        let part = self.part_of(vertex);
+        from[part].get(session, vertex as usize - self.cuts[part])
     }
 
-    fn rows(&self, session: &mut Session, form: AccessForm) -> Result<Rows, Error> {
-        let known = match form {
-            AccessForm::Bulk => self.offsets.to_vec(session)?,
-            AccessForm::Words => Vec::new(),
+    /// Returns the rank of the member that a vertex belongs to.
+    #[inline]
+    fn part_of(&self, vertex: u32) -> usize {
+        let others = &self.cuts[1..self.cuts.len() - 1];
+        others.iter().filter(|cut| **cut <= vertex as usize).count()
+    }
+
+    /// Returns this member's rows, which the bulk form reads by this number of entries.
+    fn rows(&self, session: &mut Session, form: AccessForm, window: usize) -> Result<Rows, Error> {
+        let (known, window_max) = match form {
+            AccessForm::Bulk => (self.offsets.to_vec(session)?, window),
+            AccessForm::Words => (Vec::new(), 0),
         };
-        let (offsets, targets) = (self.offsets, self.targets);
-        Ok(Rows { form, offsets, targets, known, entries: Vec::new(), span: Vec::new() })
+        let &Self { offsets, targets, .. } = self;
+        Ok(Rows { form, offsets, targets, known, window: 0..0, entries: Vec::new(), window_max })
     }
 
     /// Finds the distance of each vertex from `root`, level by level: each member marks the neighbours of its
@@ -413,7 +403,7 @@ impl SharedGraph {
         let own = self.own_vertices();
         let words = own.start / WORD_BITS..own.end.div_ceil(WORD_BITS);
         let distances = self.distances[self.rank];
-        let mut rows = self.rows(session, form)?;
+        let mut rows = self.rows(session, form, CHUNK)?;
         // Bits of all vertices that this member has found; the bulk form asks no distance.
         let mut seen = Bitmap::new(self.vertices());
         let mut known = vec![UNREACHED; own.len()];
@@ -487,7 +477,7 @@ impl SharedGraph {
         form: AccessForm,
         iterations: u32,
     ) -> Result<(), Error> {
-        let mut rows = self.rows(session, form)?;
+        let mut rows = self.rows(session, form, usize::MAX)?;
         let mut ranks = Writer::new(form, self.ranks[self.rank]);
         let mut given = Writer::new(form, self.shares[0][self.rank]);
         let mut dangling = [0.0];
@@ -557,7 +547,7 @@ impl SharedGraph {
             }
         };
         let shift = (usize::BITS - vertices.leading_zeros()).saturating_sub(BLOCK_BITS);
-        let mut rows = self.rows(session, form)?;
+        let mut rows = self.rows(session, form, CHUNK)?;
         rows.each(session, 0..rows.count(), |session, row, targets| {
             let from = (own.start + row) as u32;
             let others = targets.iter().copied().filter(|to| joins(from, *to, shift));
@@ -567,11 +557,11 @@ impl SharedGraph {
         group.barrier(session)?;
         let mut chunk = Vec::new();
         for (rank, forest) in self.forests.iter().enumerate() {
-            for first in (0..vertices).step_by(SPAN_ENTRIES as usize) {
+            for first in (0..vertices).step_by(CHUNK) {
                 if rank == self.rank {
                     continue;
                 }
-                chunk.resize((vertices - first).min(SPAN_ENTRIES as usize), 0);
+                chunk.resize((vertices - first).min(CHUNK), 0);
                 form.read(session, forest, first, &mut chunk)?;
                 for (vertex, parent) in (first as u32..).zip(chunk.iter().copied()) {
                     if vertex != parent {
