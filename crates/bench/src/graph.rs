@@ -99,7 +99,7 @@ pub fn run(arguments: &BenchGraph, output: Output) -> Result<(), Failure> {
 /// parts.
 fn memory_bytes(arguments: &BenchGraph) -> u64 {
     let vertices = 1_u64 << arguments.scale.min(32);
-    let parts = (8 * u64::from(arguments.edge_factor) + 32) * vertices / u64::from(arguments.nodes);
+    let parts = (8 * u64::from(arguments.edge_factor) + 40) * vertices / u64::from(arguments.nodes);
     MEMORY_BYTES_MIN + parts + parts / 2 + 10 * vertices
 }
 

@@ -277,7 +277,7 @@ pub struct SharedGraph {
 impl SharedGraph {
     /// Shares a graph: each member writes its rows. All members call it with the same graph.
     ///
-    /// *Cost* in memory of each node: 4 B for an entry of its rows, 32 B for a row, and 8 B and a bit for each vertex
+    /// *Cost* in memory of each node: 4 B for an entry of its rows, 40 B for a row, and 8 B and a bit for each vertex
     /// of the graph. It is freed with the nodes.
     ///
     /// # Errors
