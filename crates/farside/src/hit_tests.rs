@@ -454,6 +454,21 @@ mod unit {
     }
 
     #[test]
+    fn copy_between_checks_survives_a_frame_that_changes() {
+        let (lines, line) = (lines(), line(0, 9));
+        lines.reserve(line).unwrap();
+        lines.set_level(line, held(Level::Shared), Some(WHOLE));
+        let spot = lines.spot(line).unwrap();
+        let seen = spot.look(0, 512, false).unwrap();
+        // The way gets a smaller line, whose frame is the last one.
+        let way = spot.cached.unwrap();
+        way.cache.ways[way.set].0[way.way].tag.set(Level::Invalid, None);
+        way.frame.store(lines.cache.units - 1, Ordering::Relaxed);
+        spot.copy_out(0, &mut [0; 512]);
+        assert!(!spot.tag.unchanged(seen));
+    }
+
+    #[test]
     fn metadata_is_at_most_40_bytes_a_cached_line() {
         let per_set = size_of::<KeySet>() + size_of::<WaySet>() + size_of::<GrantSet>();
         let in_pool = size_of::<u32>() + size_of::<u8>();

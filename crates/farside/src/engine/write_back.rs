@@ -1,7 +1,7 @@
 //! Background write-back of owned lines of other homes, so that the death of this node loses little.
 //!
-//! When the tag of a line rises to `Dirty`, its way in the cache (its *slot*) joins a queue with the version of its tag, which each
-//! write raises anyway: hits have no extra work. The engine checks each slot every half interval. If the
+//! When the tag of a line rises to `Dirty`, its way in the cache (its *slot*) joins a queue with the version
+//! of its tag, which each write raises anyway: hits have no extra work. The engine checks each slot every half interval. If the
 //! version has changed, the line is in use (it would be lost with this node even if its home had older
 //! bytes), and the slot waits for another half. The same holds while a closure of [`Session::atomic`](crate::Session::atomic)
 //! changes the line or an operation pins it: the engine would block on it. Otherwise the last write was

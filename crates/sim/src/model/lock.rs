@@ -530,7 +530,9 @@ impl System {
                 self.sessions.len() as u32 - 1
             };
             let most = self.setup.limits.lock_handovers_max + ahead * others;
-            let pending = self.sessions[at].pending.as_mut().expect("looked at above");
+            let Some(pending) = &mut self.sessions[at].pending else {
+                continue;
+            };
             pending.overtaken += u32::from(granted.behind.contains(&pending.operation));
             if pending.overtaken > most {
                 let text = format!("session {by} is one too many to overtake {at}");
