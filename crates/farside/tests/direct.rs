@@ -7,7 +7,7 @@ use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
     Session,
 };
-use farside_testkit::{Process, await_parent, role, say, unique_name, until};
+use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -160,6 +160,8 @@ fn with_home(test: &str, end: &str) -> (Node, Process, GlobalAddress) {
     let node = Node::create(&child_config(&cluster)).unwrap();
     let mut home = Process::child(&format!("{cluster} {end}"));
     let bits = home.hear("has ").parse().unwrap();
+    // The home is linked to this node, but this node may be linked to the home later.
+    node.wait_for_members(2, WATCHDOG).unwrap();
     (node, home, GlobalAddress::from_bits(bits).unwrap())
 }
 

@@ -302,9 +302,9 @@ impl Engine {
         self.membership.machine()
     }
 
-    /// The number of connected nodes, including those with broken links.
+    /// The number of nodes that were linked, including those with broken links.
     pub(crate) fn peers(&self) -> usize {
-        self.links.peers().alive()
+        self.links.peers().linked()
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

@@ -107,6 +107,11 @@ impl Peers {
         self.connected.iter().flatten().count()
     }
 
+    /// The number of nodes that were linked, including those with broken links.
+    pub(crate) fn linked(&self) -> usize {
+        self.connected.iter().flatten().filter(|peer| peer.words.is_some()).count()
+    }
+
     /// Connected nodes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.connected
