@@ -36,8 +36,10 @@
 //! [`Standing`]: farside_protocol::member::Standing
 
 pub(crate) mod processor;
+mod table;
 mod tag;
 
+use table::{AllZero, Table, zeroed};
 pub(crate) use tag::{Tag, TagValue, WORD};
 
 use crate::clock::Clock;
@@ -106,8 +108,8 @@ const FAR: u64 = u16::MAX as u64;
 struct Cache {
     /// Units of 64 B of its memory.
     units: u32,
-    keys: Box<[KeySet]>,
-    ways: Box<[WaySet]>,
+    keys: Table<KeySet>,
+    ways: Table<WaySet>,
     grants: Box<[GrantSet]>,
     /// Grants of more than 48 bits, by set and way.
     far_grants: Mutex<BTreeMap<(usize, usize), u64>>,
@@ -146,8 +148,8 @@ impl Cache {
         let len = Pool::table_len(units);
         Some(Self {
             units,
-            keys: zeroed(sets)?,
-            ways: zeroed(sets)?,
+            keys: Table::new(sets)?,
+            ways: Table::new(sets)?,
             grants: zeroed(sets)?,
             far_grants: Mutex::default(),
             pool: Mutex::new(Pool::new(units, zeroed(len)?, zeroed(len)?)),
@@ -247,37 +249,9 @@ impl Cache {
     }
 }
 
-/// A slice with all elements zero, in memory that is touched only when used; `None` if this process has no
-/// room for it.
-#[cfg(not(any(loom, shuttle)))]
-#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
-fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
-    let layout = std::alloc::Layout::array::<T>(count).ok()?;
-    if layout.size() == 0 {
-        return Some(Box::default());
-    }
-    // SAFETY: the layout has a size over zero.
-    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-    let first = std::ptr::NonNull::new(memory.cast::<T>())?;
-    let slice = std::ptr::NonNull::slice_from_raw_parts(first, count);
-    // SAFETY: allocated with the layout of `[T]` of this length, which has no other owner, and `AllZero` promises
-    // that zero bytes are a value of the type.
-    Some(unsafe { Box::from_raw(slice.as_ptr()) })
-}
-
-/// Modelled atomics are no plain bytes; the models use tags only.
-#[cfg(any(loom, shuttle))]
-fn zeroed<T: AllZero>(_count: usize) -> Option<Box<[T]>> {
-    Some(Box::new([]))
-}
-
-/// Types made of atomics only, for which all bytes zero is a value.
-trait AllZero {}
 impl AllZero for KeySet {}
 impl AllZero for WaySet {}
 impl AllZero for GrantSet {}
-impl AllZero for u32 {}
-impl AllZero for u8 {}
 
 const SEGMENT_LOG2: u32 = 20;
 /// The unit of a home's memory that serves one line size at a time.

@@ -27,6 +27,7 @@ fn child() {
         "nproc" => Resource::Nproc,
         "fsize" => Resource::Fsize,
         "as" => Resource::As,
+        "cache" => return println!("\nENDED {}", private_bytes_of_a_node(value)),
         other => panic!("no limit {other}"),
     };
     if name == "as" {
@@ -37,6 +38,15 @@ fn child() {
         Ok(()) => println!("\nENDED Ok"),
         Err(error) => println!("\nENDED {:?}: {error}", error.code),
     }
+}
+
+/// The private memory of this process with a node that has a cache of this size, but no line in it.
+fn private_bytes_of_a_node(cache_bytes: u64) -> u64 {
+    let node = Node::create(&config("cache").cache_bytes(cache_bytes)).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    drop(node);
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
 fn use_two_nodes(config: &Config) -> Result<(), farside::Error> {
@@ -155,4 +165,12 @@ fn cache_without_room_for_8_lines_is_refused() {
         let config = config("cache").line_size(line_size).cache_bytes(cache_bytes);
         use_two_nodes(&config).unwrap();
     }
+}
+
+/// Its tables have over 300 MiB of addresses.
+#[test]
+fn empty_cache_touches_little_of_its_tables() {
+    let private = |bytes: u64| ended(&format!("cache {bytes}"), |_| {}).parse::<u64>().unwrap();
+    let (small, large) = (private(1 << 20), private(512 << 20));
+    assert!(large < small + (8 << 20), "{small} B with a small cache, {large} B with a large one");
 }
