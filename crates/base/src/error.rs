@@ -144,6 +144,9 @@ errors! {
     30 ExecutorLacks Configuration Configuration No "The executor or caller that is to run the program lacks something that the program needs." "Provide what the text names, or run the program where that is available.";
     31 NotHere Program Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
     32 DeadlinePassed TimedOut Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; its effects up to then remain.";
+    33 TooManyRequests Exhausted Caller Later "All request slots of the client are taken." "Take the outcomes of requests that have ended, or raise MemoryClientOptions::requests_max.";
+    34 Indeterminate Lost Environment No "The connection was lost with an atomic in flight; whether it took effect is unknown." "Read the word, and decide by its value.";
+    35 AccessDenied Misuse Caller No "The memory does not grant this access." "Use an access that it grants, or lend it with more.";
     40 NodeLost Lost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
     41 LineLost Lost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
     42 NodeClosed Disconnected Caller No "This node has left its cluster." "Join again.";

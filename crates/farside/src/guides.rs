@@ -9,6 +9,9 @@ struct Channels;
 #[doc = include_str!("../../../docs/guides/failures.md")]
 struct Failures;
 
+#[doc = include_str!("../../../docs/guides/memory-of-other-machines.md")]
+struct MemoryOfOtherMachines;
+
 #[doc = include_str!("../../../docs/guides/one-machine.md")]
 struct OneMachine;
 

@@ -39,7 +39,7 @@ pub(crate) mod processor;
 mod table;
 mod tag;
 
-use table::{AllZero, Table, zeroed};
+use table::{AllZero, SparseTable, zeroed};
 pub(crate) use tag::{Tag, TagValue, WORD};
 
 use crate::clock::Clock;
@@ -108,8 +108,8 @@ const FAR: u64 = u16::MAX as u64;
 struct Cache {
     /// Units of 64 B of its memory.
     units: u32,
-    keys: Table<KeySet>,
-    ways: Table<WaySet>,
+    keys: SparseTable<KeySet>,
+    ways: SparseTable<WaySet>,
     grants: Box<[GrantSet]>,
     /// Grants of more than 48 bits, by set and way.
     far_grants: Mutex<BTreeMap<(usize, usize), u64>>,
@@ -148,8 +148,8 @@ impl Cache {
         let len = Pool::table_len(units);
         Some(Self {
             units,
-            keys: Table::new(sets)?,
-            ways: Table::new(sets)?,
+            keys: SparseTable::new(sets)?,
+            ways: SparseTable::new(sets)?,
             grants: zeroed(sets)?,
             far_grants: Mutex::default(),
             pool: Mutex::new(Pool::new(units, zeroed(len)?, zeroed(len)?)),

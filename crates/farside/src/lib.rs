@@ -14,6 +14,7 @@
 
 mod allocation;
 mod atomic;
+mod buffer;
 pub mod call;
 #[cfg(canary)]
 pub mod canary;
@@ -39,9 +40,11 @@ mod members;
 mod mutex;
 mod node;
 mod occupancy;
+pub mod onesided;
 mod open;
 mod operation;
 mod pool;
+mod port_wait;
 pub mod prelude;
 mod progress;
 mod registered;

@@ -3,7 +3,7 @@
 /// Defines methods that set one field each and return the struct. All options structs are
 /// `#[non_exhaustive]`, so a program sets fields by these or by assignment.
 macro_rules! setters {
-    ($options:ident { $($field:ident: $type:ty,)* }) => {
+    ($options:ident { $($field:ident: $type:ty),* $(,)? }) => {
         impl $options {
             $(
                 #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]

@@ -1,7 +1,7 @@
 //! Bidirectional connections: a channel of any kind for each direction (001 §3, §6).
 
-use super::waiting::{Awaited, Sleeper, Waits, wait, wait_async};
 use super::{Message, Options, Receiver, Sender, Sent, Ticket};
+use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
 use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;

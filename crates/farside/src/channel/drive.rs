@@ -6,7 +6,7 @@ mod linking;
 use super::links::{ChannelLinks, LinkEntry, LinkStage};
 use super::memory::Memory;
 use super::options::Options;
-use super::waiting::Sleeper;
+use crate::port_wait::Sleeper;
 use crate::progress::{ConnectionEvent, EnginePort, Progress};
 use crate::{Error, ErrorCode};
 use farside_base::{

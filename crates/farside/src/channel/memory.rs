@@ -1,10 +1,10 @@
-//! The registered memory of a half.
+//! The registered memory of a half, and memory that holds messages.
 
 use super::hello::Tokens;
-use crate::Error;
 use crate::registered::Registered;
+use crate::{Error, ErrorCode};
 use farside_base::RegionKind;
-use farside_fabric::{Arena, Fabric, Region};
+use farside_fabric::{Arena, Fabric, Reached, Region};
 use farside_protocol::channel::{MemoryPlan, Own, OwnRegions};
 use std::sync::Arc;
 
@@ -68,5 +68,45 @@ impl Memory {
     pub(super) fn bytes(&self) -> u64 {
         let all = self.buffer.iter().chain([&self.bells]).chain(&self.counters);
         all.map(|one| one.region.token.bytes).sum()
+    }
+}
+
+/// Memory of a channel that holds messages, of this end or, if this processor can access it, of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MemoryView<'a> {
+    Own(&'a Arena),
+    OfPeer(&'a Reached),
+}
+
+impl MemoryView<'_> {
+    /// Copies bytes out.
+    #[inline]
+    pub(super) fn read(self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let read = match self {
+            Self::Own(arena) => arena.read(offset, out),
+            Self::OfPeer(reached) => reached.read(offset, out),
+        };
+        read.map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+}
+
+/// Memory of this end that holds a message.
+#[derive(Clone, Debug)]
+pub(super) struct MessageMemory(Arena);
+
+impl MessageMemory {
+    pub(super) fn of(arena: &Arena) -> Self {
+        Self(arena.clone())
+    }
+
+    #[inline]
+    pub(super) fn view(&self) -> MemoryView<'_> {
+        MemoryView::Own(&self.0)
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.0.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 }

@@ -50,7 +50,6 @@
 //! ([`can_sleep`]), else for intervals of at most 500 us.
 
 mod advisor;
-mod buffer;
 mod connection;
 mod drive;
 mod ends;
@@ -63,10 +62,10 @@ mod sender;
 mod staging;
 pub mod table;
 mod typed;
-mod waiting;
 
+pub use crate::buffer::{Buffer, Slice};
+pub use crate::fabrics::Fabric;
 pub use advisor::{Advice, Candidate, Need, Rejection, Requirements, UnknownNeed, advise};
-pub use buffer::{Buffer, Fabric, Slice};
 pub use connection::{ClientId, Connection, DuplexOptions, Service};
 pub use farside_base::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing,

@@ -1,10 +1,12 @@
 //! The receiving end of a channel.
 
-use super::buffer::{Buffer, MemoryView, MessageMemory, Slice};
 use super::drive::Drive;
 use super::ends::common_methods;
+use super::memory::{MemoryView, MessageMemory};
 use super::options::Options;
-use super::waiting::{Awaited, wait, wait_async};
+use crate::buffer::{Buffer, Slice};
+use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
+use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_protocol::channel::{
     self as machine, Content, HalfRefusal, HeldMessage, Kind, Shape, Signal,
@@ -649,3 +651,25 @@ pub const fn can_sleep(kind: Kind, shape: &Shape) -> bool {
 }
 
 common_methods!(Receiver, "sender", "senders");
+
+impl Waits for Receiver {
+    fn is_announced(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Peers => true,
+            Awaited::Messages => self.arrives_by_completion(),
+            Awaited::Words => false,
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.drive.is_quiet()
+    }
+
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.drive.port
+    }
+
+    fn sleeper(&mut self) -> &mut Option<Sleeper> {
+        &mut self.drive.sleeper
+    }
+}

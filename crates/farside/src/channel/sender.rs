@@ -1,11 +1,13 @@
 //! The sending end of a channel.
 
-use super::buffer::{Buffer, MessageMemory, Slice};
 use super::drive::Drive;
 use super::ends::common_methods;
+use super::memory::MessageMemory;
 use super::options::Options;
 use super::staging::Staging;
-use super::waiting::{Awaited, wait, wait_async};
+use crate::buffer::{Buffer, Slice};
+use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
+use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_protocol::channel::{self as machine, HalfRefusal, Kind, Payload, Sending};
@@ -734,3 +736,21 @@ fn too_long_for(bytes_max: u32) -> Error {
 }
 
 common_methods!(Sender, "receiver", "receivers");
+
+impl Waits for Sender {
+    fn is_announced(&self, awaited: Awaited) -> bool {
+        awaited == Awaited::Peers
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.drive.is_quiet()
+    }
+
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.drive.port
+    }
+
+    fn sleeper(&mut self) -> &mut Option<Sleeper> {
+        &mut self.drive.sleeper
+    }
+}

@@ -16,7 +16,7 @@ use shuttle::sync::atomic::AtomicU64;
 use std::sync::atomic::AtomicU64;
 
 /// A slice with all elements zero, in memory that is touched only when used; `None` if this process has no
-/// room for it. The allocator writes all zeros of elements with an alignment over 16 B: those need a [`Table`].
+/// room for it. The allocator writes all zeros of elements with an alignment over 16 B: those need a [`SparseTable`].
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
 pub(super) fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
@@ -36,7 +36,7 @@ pub(super) fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
 /// A [`zeroed`] slice at the start of a processor's cache line.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(super) struct SparseTable<T> {
     first: NonNull<T>,
     count: usize,
     memory: NonNull<[AtomicU64]>,
@@ -44,7 +44,7 @@ pub(super) struct Table<T> {
 
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
-impl<T: AllZero> Table<T> {
+impl<T: AllZero> SparseTable<T> {
     pub(super) fn new(count: usize) -> Option<Self> {
         let bytes = count.checked_mul(size_of::<T>())?.checked_add(align_of::<T>())?;
         let memory = Box::leak(zeroed::<AtomicU64>(bytes.div_ceil(size_of::<AtomicU64>()))?);
@@ -58,7 +58,7 @@ impl<T: AllZero> Table<T> {
 
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
-impl<T> std::ops::Deref for Table<T> {
+impl<T> std::ops::Deref for SparseTable<T> {
     type Target = [T];
 
     #[inline(always)]
@@ -70,7 +70,7 @@ impl<T> std::ops::Deref for Table<T> {
 
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
-impl<T> Drop for Table<T> {
+impl<T> Drop for SparseTable<T> {
     fn drop(&mut self) {
         // SAFETY: leaked by `new`, freed once; no element needs a drop, as all are made of atomics.
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
@@ -80,25 +80,25 @@ impl<T> Drop for Table<T> {
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
 // SAFETY: owns its elements.
-unsafe impl<T: Send> Send for Table<T> {}
+unsafe impl<T: Send> Send for SparseTable<T> {}
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Table<T> {}
+unsafe impl<T: Sync> Sync for SparseTable<T> {}
 
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-pub(super) struct Table<T>(Box<[T]>);
+pub(super) struct SparseTable<T>(Box<[T]>);
 
 #[cfg(any(loom, shuttle))]
-impl<T> Table<T> {
+impl<T> SparseTable<T> {
     pub(super) fn new(_count: usize) -> Option<Self> {
         Some(Self(Box::new([])))
     }
 }
 
 #[cfg(any(loom, shuttle))]
-impl<T> std::ops::Deref for Table<T> {
+impl<T> std::ops::Deref for SparseTable<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {

@@ -1,21 +1,20 @@
-//! Registered memory of a program, for zero-copy send and receive.
+//! Registered memory of a program, for transfers without copies.
 
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-use farside_fabric::{Arena, Reached};
+use farside_fabric::Fabric;
 use std::sync::Arc;
 
-pub use farside_fabric::Fabric;
-
-/// Registered memory, accessed by copying, as a fabric may write to it meanwhile.
+/// Registered memory, accessed by copying, as a fabric may write to it meanwhile. A clone is the same memory.
 ///
 /// *Cost*: registration takes at least a system call; do it before the hot path.
-pub struct Buffer(Registered);
+#[derive(Clone)]
+pub struct Buffer(Arc<Registered>);
 
 impl Buffer {
-    pub(super) fn new(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
-        Registered::own(fabric, bytes).map(Self)
+    pub(crate) fn new(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
+        Ok(Self(Arc::new(Registered::own(fabric, bytes)?)))
     }
 
     /// Returns its length in bytes.
@@ -44,6 +43,16 @@ impl Buffer {
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         self.0.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// The bytes as a slice of work requests, unchecked: the fabric refuses one out of bounds.
+    pub(crate) fn local(&self, offset: u64, bytes: u32) -> LocalSlice {
+        LocalSlice { region: self.0.region.id, offset, bytes }
+    }
+
+    /// Whether it was registered with this fabric.
+    pub(crate) fn is_of(&self, fabric: &Arc<dyn Fabric>) -> bool {
+        Arc::ptr_eq(&self.0.fabric, fabric)
     }
 
     /// Returns a part of it, to send or receive into.
@@ -87,7 +96,7 @@ impl Slice {
     /// # Errors
     /// `BadForm` if it was registered with another fabric.
     #[inline]
-    pub(super) fn over(&self, fabric: &Arc<dyn Fabric>) -> Result<LocalSlice, Error> {
+    pub(crate) fn over(&self, fabric: &Arc<dyn Fabric>) -> Result<LocalSlice, Error> {
         if self.fabric == address(fabric) {
             return Ok(self.slice);
         }
@@ -102,45 +111,5 @@ impl Slice {
     /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.slice.bytes == 0
-    }
-}
-
-/// Memory of a channel that holds messages, of this end or, if this processor can access it, of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MemoryView<'a> {
-    Own(&'a Arena),
-    OfPeer(&'a Reached),
-}
-
-impl MemoryView<'_> {
-    /// Copies bytes out.
-    #[inline]
-    pub(super) fn read(self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
-        let read = match self {
-            Self::Own(arena) => arena.read(offset, out),
-            Self::OfPeer(reached) => reached.read(offset, out),
-        };
-        read.map_err(|_| ErrorCode::OutOfBounds.into())
-    }
-}
-
-/// Memory of this end that holds a message.
-#[derive(Clone, Debug)]
-pub(super) struct MessageMemory(Arena);
-
-impl MessageMemory {
-    pub(super) fn of(arena: &Arena) -> Self {
-        Self(arena.clone())
-    }
-
-    #[inline]
-    pub(super) fn view(&self) -> MemoryView<'_> {
-        MemoryView::Own(&self.0)
-    }
-
-    /// Copies bytes in.
-    #[inline]
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.0.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 }

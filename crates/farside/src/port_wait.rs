@@ -13,8 +13,6 @@
 //! Invariant: the port's waiter has one sleeper. The thread of the end sleeps on it while a future is suspended;
 //! before the end's own thread does, [`Sleeper::stand_down`] makes the other one leave.
 
-use super::receiver::Receiver;
-use super::sender::Sender;
 use crate::event_wait::EventWait;
 use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
@@ -28,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// What an end waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Awaited {
+pub(crate) enum Awaited {
     /// Peers that connect or disconnect.
     Peers,
     /// Messages.
@@ -38,7 +36,7 @@ pub(super) enum Awaited {
 }
 
 /// An end of a channel, or both ends of a connection.
-pub(super) trait Waits {
+pub(crate) trait Waits {
     /// Whether events of the port announce it.
     fn is_announced(&self, awaited: Awaited) -> bool;
 
@@ -52,51 +50,11 @@ pub(super) trait Waits {
     fn sleeper(&mut self) -> &mut Option<Sleeper>;
 }
 
-impl Waits for Sender {
-    fn is_announced(&self, awaited: Awaited) -> bool {
-        awaited == Awaited::Peers
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.drive.is_quiet()
-    }
-
-    fn port(&mut self) -> &mut EnginePort {
-        &mut self.drive.port
-    }
-
-    fn sleeper(&mut self) -> &mut Option<Sleeper> {
-        &mut self.drive.sleeper
-    }
-}
-
-impl Waits for Receiver {
-    fn is_announced(&self, awaited: Awaited) -> bool {
-        match awaited {
-            Awaited::Peers => true,
-            Awaited::Messages => self.arrives_by_completion(),
-            Awaited::Words => false,
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.drive.is_quiet()
-    }
-
-    fn port(&mut self) -> &mut EnginePort {
-        &mut self.drive.port
-    }
-
-    fn sleeper(&mut self) -> &mut Option<Sleeper> {
-        &mut self.drive.sleeper
-    }
-}
-
 /// Repeats an attempt on this thread until it has a result: spins at first, then parks between two attempts.
 ///
 /// # Errors
 /// Those of the attempt; `TimedOut`.
-pub(super) fn wait<E: Waits, T>(
+pub(crate) fn wait<E: Waits, T>(
     end: &mut E,
     awaited: Awaited,
     timeout: Duration,
@@ -126,7 +84,7 @@ pub(super) fn wait<E: Waits, T>(
 ///
 /// # Errors
 /// Those of the attempt; `System` if the thread that wakes the task cannot be started.
-pub(super) async fn wait_async<E: Waits, T>(
+pub(crate) async fn wait_async<E: Waits, T>(
     end: &mut E,
     awaited: Awaited,
     mut attempt: impl FnMut(&mut E) -> Result<Option<T>, Error>,
@@ -230,7 +188,7 @@ impl SharedState {
 }
 
 /// A thread that sleeps for the tasks of an end and wakes them.
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     shared: Arc<SharedState>,
     waiter: Arc<dyn Waiter>,
     thread: Option<JoinHandle<()>>,
@@ -241,7 +199,7 @@ impl Sleeper {
         let shared = Arc::<SharedState>::default();
         let (its_shared, its_waiter) = (Arc::clone(&shared), Arc::clone(&waiter));
         let thread = std::thread::Builder::new()
-            .name("farside-channel".to_owned())
+            .name("farside-wait".to_owned())
             .spawn(move || sleep(&its_shared, &*its_waiter))?;
         Ok(Self { shared, waiter, thread: Some(thread) })
     }

@@ -1,0 +1,642 @@
+//! The progress engine of a client: its connections, its requests, and the port.
+//!
+//! A request is in a slot from its call until its outcome is taken:
+//!
+//! ```text
+//! Free -> Queued -> Posted -> Ended -> Free
+//!           ^         |
+//!           +---------+ its connection was lost, and it is repeated over the next one
+//! ```
+//! *Order*: requests of one memory are posted in the order of their calls, also after a reconnection, which
+//! begins only when all posted ones have completed.
+
+use super::hello::{LendReply, encode_hello};
+use super::request::{Action, RequestSpec};
+use crate::buffer::Buffer;
+use crate::progress::{ConnectionEvent, EnginePort, Progress};
+use crate::{Error, ErrorCode};
+use farside_base::waiting::Backoff;
+use farside_base::{
+    Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken, RemoteRegionId,
+    RemoteSlice, Work, WorkFlags, WorkId,
+};
+use farside_fabric::{Fabric, Stop};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most requests posted with one doorbell.
+const BATCH: usize = 32;
+/// The receive that an unexpected message takes.
+const GUARD: WorkId = WorkId(u64::MAX);
+/// Most attempts to connect again in a second.
+const ATTEMPTS: u64 = 100;
+
+/// A connection to a memory server.
+enum Stage {
+    /// Waits for the answer of the server.
+    Connecting(LinkId),
+    /// Waits for the import of the region.
+    Importing(LinkId, RegionToken),
+    Open(LinkId, RemoteRegionId),
+    /// The link is lost: waits for the completions of what was posted, then connects again.
+    Losing(LinkId),
+    /// Connects again at this time.
+    Waiting(Instant),
+    /// Ended, for this reason.
+    Ended(Error),
+}
+
+/// A remote memory.
+pub(super) struct OpenMemory {
+    address: String,
+    stage: Stage,
+    /// Of the server that was reached first; another one has other memory.
+    first: Option<LendReply>,
+    /// The error of the last attempt to connect.
+    trouble: Option<Error>,
+    /// Requests that wait for a connection, in order.
+    held: VecDeque<u32>,
+    /// Requests to be repeated, in order and before those.
+    repeated: VecDeque<u32>,
+    /// Requests posted and not completed.
+    posted: usize,
+    /// When attempts to connect again end.
+    until: Option<Instant>,
+    naps: Backoff,
+    /// Connections after the first.
+    pub(super) reconnections: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SlotStage {
+    Free,
+    Queued,
+    Posted,
+    Ended,
+}
+
+struct Slot {
+    generation: u32,
+    stage: SlotStage,
+    memory: u32,
+    action: Action,
+    offset: u64,
+    bytes: u64,
+    local: LocalSlice,
+    /// Keeps the local memory registered.
+    buffer: Option<Buffer>,
+    outcome: Result<u64, Error>,
+    /// Nothing waits for the outcome: the slot is free at its end.
+    is_forgotten: bool,
+}
+
+/// A request in its slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct SlotName {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+pub(super) struct Engine {
+    pub(super) port: EnginePort,
+    queue: ReceiveQueueId,
+    /// Takes messages, which no server sends.
+    guard: LocalSlice,
+    memories: Vec<OpenMemory>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Requests of open connections, in order.
+    ready: VecDeque<u32>,
+    /// Previous values of atomics, a word for each slot.
+    words: Buffer,
+    /// Requests that ended since they were last asked for, in order of their ends.
+    pub(super) ended: VecDeque<SlotName>,
+    /// Memories that are neither open nor ended.
+    unsettled: usize,
+    client: u64,
+    reconnect: Duration,
+}
+
+impl Engine {
+    pub(super) fn new(
+        fabric: &Arc<dyn Fabric>,
+        requests_max: u32,
+        reconnect: Duration,
+        client: u64,
+    ) -> Result<Self, Error> {
+        let mut port = EnginePort::open(&**fabric, None)?;
+        let queue = port.create_receive_queue(1)?;
+        let words = Buffer::new(fabric, u64::from(requests_max) * 8)?;
+        let guard = words.local(0, 0);
+        port.post_receive(GUARD, queue, guard);
+        let slot = |_| Slot {
+            generation: 0,
+            stage: SlotStage::Free,
+            memory: 0,
+            action: Action::Read,
+            offset: 0,
+            bytes: 0,
+            local: guard,
+            buffer: None,
+            outcome: Ok(0),
+            is_forgotten: false,
+        };
+        Ok(Self {
+            port,
+            queue,
+            guard,
+            memories: Vec::new(),
+            slots: (0..requests_max).map(slot).collect(),
+            free: (0..requests_max).rev().collect(),
+            ready: VecDeque::with_capacity(requests_max as usize),
+            words,
+            ended: VecDeque::with_capacity(requests_max as usize),
+            unsettled: 0,
+            client,
+            reconnect,
+        })
+    }
+
+    /// Begins to connect to a memory server; returns the number of the memory.
+    pub(super) fn open(&mut self, address: &str) -> Result<u32, Error> {
+        let link = self.port.connect(address, &encode_hello(self.client), self.queue)?;
+        self.memories.push(OpenMemory {
+            address: address.to_owned(),
+            stage: Stage::Connecting(link),
+            first: None,
+            trouble: None,
+            held: VecDeque::new(),
+            repeated: VecDeque::new(),
+            posted: 0,
+            until: None,
+            naps: Backoff::NAPS,
+            reconnections: 0,
+        });
+        self.unsettled += 1;
+        Ok(self.memories.len() as u32 - 1)
+    }
+
+    /// What the server lends, once the connection is open; the error of a memory that has ended.
+    pub(super) fn opened(&self, memory: u32) -> Result<Option<RegionToken>, Error> {
+        let memory = self.memory(memory)?;
+        match &memory.stage {
+            Stage::Open(..) => Ok(memory.first.map(|reply| reply.token)),
+            Stage::Ended(error) => Err(error.clone()),
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn memory(&self, memory: u32) -> Result<&OpenMemory, Error> {
+        let unknown = || Error::with(ErrorCode::BadForm, "the memory is one of another client");
+        self.memories.get(memory as usize).ok_or_else(unknown)
+    }
+
+    /// Ends a memory: its requests fail, except those that complete first.
+    pub(super) fn close(&mut self, memory: u32) {
+        if (memory as usize) < self.memories.len() {
+            let text = "this client has closed the memory";
+            self.end_memory(memory, Error::with(ErrorCode::PeerLost, text));
+        }
+    }
+
+    /// Whether the port alone announces all progress: no connection waits for a time.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.unsettled == 0
+    }
+
+    /// Queues a request; [`post`](Progress::post) posts it.
+    pub(super) fn request(&mut self, spec: RequestSpec<'_>) -> Result<SlotName, Error> {
+        let memory = self.memory(spec.memory)?;
+        let Some(LendReply { token, .. }) = memory.first else {
+            return Err(memory.why_not_open());
+        };
+        if let Stage::Ended(error) = &memory.stage {
+            return Err(error.clone());
+        }
+        spec.check(&token)?;
+        let is_open = matches!(memory.stage, Stage::Open(..));
+        let number = self.free.pop().ok_or(ErrorCode::TooManyRequests)?;
+        let words = &self.words;
+        let slot = &mut self.slots[number as usize];
+        slot.local = match spec.local {
+            Some((buffer, offset)) => buffer.local(offset, spec.bytes as u32),
+            None => words.local(u64::from(number) * 8, 8),
+        };
+        slot.buffer = spec.local.map(|(buffer, _)| buffer.clone());
+        slot.stage = SlotStage::Queued;
+        (slot.memory, slot.action) = (spec.memory, spec.action);
+        (slot.offset, slot.bytes) = (spec.offset, spec.bytes);
+        slot.is_forgotten = false;
+        let name = SlotName { slot: number, generation: slot.generation };
+        if is_open {
+            self.ready.push_back(number);
+        } else {
+            self.memories[spec.memory as usize].held.push_back(number);
+        }
+        Ok(name)
+    }
+
+    /// Takes the outcome of a request, if it has ended.
+    pub(super) fn take(&mut self, name: SlotName) -> Result<Option<u64>, Error> {
+        let slot = self.slot(name)?;
+        if slot.stage != SlotStage::Ended {
+            return Ok(None);
+        }
+        let outcome = std::mem::replace(&mut slot.outcome, Ok(0));
+        self.free_slot(name.slot);
+        outcome.map(Some)
+    }
+
+    /// Frees the slot of a request at its end, whatever the outcome.
+    pub(super) fn forget(&mut self, name: SlotName) {
+        if let Ok(slot) = self.slot(name) {
+            slot.is_forgotten = true;
+            if slot.stage == SlotStage::Ended {
+                self.free_slot(name.slot);
+            }
+        }
+    }
+
+    fn slot(&mut self, name: SlotName) -> Result<&mut Slot, Error> {
+        let slot = self.slots.get_mut(name.slot as usize);
+        let slot = slot.filter(|slot| slot.generation == name.generation && slot.is_used());
+        let text = "the outcome of the request was taken before, or it is one of another client";
+        slot.ok_or_else(|| Error::with(ErrorCode::BadForm, text))
+    }
+
+    fn free_slot(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        slot.stage = SlotStage::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.outcome = Ok(0);
+        self.free.push(number);
+    }
+
+    fn end_request(&mut self, number: u32, outcome: Result<u64, Error>) {
+        let slot = &mut self.slots[number as usize];
+        slot.buffer = None;
+        slot.outcome = outcome;
+        slot.stage = SlotStage::Ended;
+        let name = SlotName { slot: number, generation: slot.generation };
+        if slot.is_forgotten {
+            return self.free_slot(number);
+        }
+        // Names of outcomes that were taken by name are only removed here.
+        if self.ended.len() == self.slots.len() {
+            let (ended, slots) = (&mut self.ended, &self.slots);
+            ended.retain(|name| slots[name.slot as usize].is(*name));
+        }
+        self.ended.push_back(name);
+    }
+
+    /// Whether a request has ended and its outcome was not taken.
+    pub(super) fn has_ended(&self, name: SlotName) -> bool {
+        self.slots.get(name.slot as usize).is_some_and(|slot| slot.is(name))
+    }
+
+    /// Ends a memory and all its requests that are not posted.
+    fn end_memory(&mut self, number: u32, error: Error) {
+        let memory = &mut self.memories[number as usize];
+        let link = match memory.stage {
+            Stage::Ended(_) => return,
+            Stage::Open(link, _) => Some(link),
+            Stage::Connecting(link) | Stage::Importing(link, _) | Stage::Losing(link) => Some(link),
+            Stage::Waiting(_) => None,
+        };
+        self.unsettled -= usize::from(!matches!(memory.stage, Stage::Open(..)));
+        memory.stage = Stage::Ended(error.clone());
+        memory.held.clear();
+        memory.repeated.clear();
+        if let Some(link) = link {
+            self.port.close(link);
+        }
+        // A closed link completes nothing more for certain, and reaches no local memory.
+        for slot in 0..self.slots.len() as u32 {
+            let at = &self.slots[slot as usize];
+            if at.memory == number && matches!(at.stage, SlotStage::Queued | SlotStage::Posted) {
+                let is_unknown = at.stage == SlotStage::Posted && at.action.is_atomic();
+                let error = if is_unknown { indeterminate(&error) } else { error.clone() };
+                self.end_request(slot, Err(error));
+            }
+        }
+        let (ready, slots) = (&mut self.ready, &self.slots);
+        ready.retain(|slot| slots[*slot as usize].stage == SlotStage::Queued);
+        self.memories[number as usize].posted = 0;
+    }
+
+    fn of_link(&self, link: LinkId) -> Option<u32> {
+        let has = |memory: &OpenMemory| match memory.stage {
+            Stage::Connecting(its) | Stage::Losing(its) => its == link,
+            Stage::Importing(its, _) | Stage::Open(its, _) => its == link,
+            Stage::Waiting(_) | Stage::Ended(_) => false,
+        };
+        self.memories.iter().position(has).map(|at| at as u32)
+    }
+
+    fn link_event(&mut self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Requested(link, _) => self.port.close(link), // this end does not listen
+            ConnectionEvent::Connected(link, reply) => {
+                match (self.of_link(link), LendReply::decode(&reply)) {
+                    (Some(memory), Some(reply)) => self.connected(memory, link, reply),
+                    (Some(memory), None) => {
+                        let text = "the reply is not one of a memory server";
+                        self.end_memory(memory, Error::with(ErrorCode::ProtocolViolation, text));
+                    }
+                    (None, _) => self.port.close(link),
+                }
+            }
+            ConnectionEvent::Refused(link, why) => {
+                let text = String::from_utf8_lossy(&why).into_owned();
+                self.failed(link, Error::with(ErrorCode::NotPermitted, text));
+            }
+            ConnectionEvent::NotReached(link, error) => self.failed(link, error),
+            ConnectionEvent::Lost(link) => {
+                let trouble = self.port.trouble(link).unwrap_or_default();
+                self.lost(link, Error::with(ErrorCode::PeerLost, trouble));
+            }
+        }
+    }
+
+    fn connected(&mut self, number: u32, link: LinkId, reply: LendReply) {
+        let memory = &mut self.memories[number as usize];
+        if memory.first.is_some_and(|first| first != reply) {
+            let text = "the server has started again: its memory is new, open it again";
+            return self.end_memory(number, Error::with(ErrorCode::PeerLost, text));
+        }
+        memory.first = Some(reply);
+        memory.stage = Stage::Importing(link, reply.token);
+        self.import(number, link, &reply.token);
+    }
+
+    fn import(&mut self, number: u32, link: LinkId, token: &RegionToken) {
+        match self.port.try_import(link, token) {
+            Ok(None) => {}
+            Ok(Some(region)) => {
+                let memory = &mut self.memories[number as usize];
+                memory.stage = Stage::Open(link, region);
+                memory.reconnections += u64::from(memory.until.take().is_some());
+                memory.naps = Backoff::NAPS;
+                self.ready.append(&mut memory.held);
+                self.unsettled -= 1;
+            }
+            Err(error) => self.failed(link, crate::registered::control(&error)),
+        }
+    }
+
+    /// A connection that did not come about.
+    fn failed(&mut self, link: LinkId, error: Error) {
+        if let Some(memory) = self.of_link(link) {
+            self.port.close(link);
+            self.retry_or_end(memory, error);
+        }
+    }
+
+    /// A connection was lost.
+    fn lost(&mut self, link: LinkId, error: Error) {
+        let Some(number) = self.of_link(link) else {
+            return self.port.close(link);
+        };
+        let memory = &mut self.memories[number as usize];
+        if !matches!(memory.stage, Stage::Open(..)) {
+            return if matches!(memory.stage, Stage::Losing(_)) {
+                self.settle_losing(number);
+            } else {
+                self.failed(link, error);
+            };
+        }
+        self.unsettled += 1;
+        memory.stage = Stage::Losing(link);
+        memory.trouble = Some(error);
+        memory.until = Instant::now().checked_add(self.reconnect);
+        let slots = &self.slots;
+        let (its, others) =
+            self.ready.drain(..).partition(|slot| slots[*slot as usize].memory == number);
+        self.ready = others;
+        memory.held = its;
+        self.settle_losing(number);
+    }
+
+    /// Closes a lost link once all that was posted over it has completed.
+    fn settle_losing(&mut self, number: u32) {
+        let memory = &mut self.memories[number as usize];
+        if let Stage::Losing(link) = memory.stage
+            && memory.posted == 0
+        {
+            self.port.close(link);
+            memory.repeated.append(&mut memory.held);
+            std::mem::swap(&mut memory.repeated, &mut memory.held);
+            let error = memory.trouble.clone().unwrap_or_else(|| ErrorCode::PeerLost.into());
+            self.retry_or_end(number, error);
+        }
+    }
+
+    /// Connects again later, or ends a memory whose time for that is over.
+    fn retry_or_end(&mut self, number: u32, error: Error) {
+        let memory = &mut self.memories[number as usize];
+        let now = Instant::now();
+        match memory.until {
+            Some(until) if now < until => {
+                let nap = Duration::from_nanos(memory.naps.next_ns());
+                let nap = nap.max(Duration::from_secs(1) / ATTEMPTS as u32);
+                memory.stage = Stage::Waiting(now + nap);
+                memory.trouble = Some(error);
+            }
+            // Reached before, and not again in time.
+            Some(_) => {
+                let text = error.detail.clone();
+                self.end_memory(number, Error::with(ErrorCode::PeerLost, text));
+            }
+            None => self.end_memory(number, error),
+        }
+    }
+
+    /// Advances connections that wait for a time or an import; returns whether one did.
+    fn advance(&mut self) -> bool {
+        let mut any = false;
+        for number in 0..self.memories.len() as u32 {
+            match self.memories[number as usize].stage {
+                Stage::Connecting(link) | Stage::Importing(link, _) if self.is_late(number) => {
+                    self.failed(link, ErrorCode::PeerLost.into());
+                }
+                Stage::Importing(link, token) => self.import(number, link, &token),
+                Stage::Waiting(time) if time <= Instant::now() => {
+                    any = true;
+                    self.connect_again(number);
+                }
+                _ => {}
+            }
+        }
+        any
+    }
+
+    /// Whether the time to connect again is over.
+    fn is_late(&self, number: u32) -> bool {
+        self.memories[number as usize].until.is_some_and(|until| until <= Instant::now())
+    }
+
+    fn connect_again(&mut self, number: u32) {
+        let memory = &mut self.memories[number as usize];
+        match self.port.connect(&memory.address, &encode_hello(self.client), self.queue) {
+            Ok(link) => memory.stage = Stage::Connecting(link),
+            Err(error) => self.retry_or_end(number, error),
+        }
+    }
+
+    /// Handles a completion that failed: repeats what may be repeated.
+    fn failed_request(&mut self, number: u32, completion: &Completion) {
+        let slot = &mut self.slots[number as usize];
+        let (memory, is_atomic) = (slot.memory, slot.action.is_atomic());
+        let trouble = self.port.trouble(completion.link).unwrap_or_default();
+        let code = match completion.status {
+            CompletionStatus::RemoteAccess | CompletionStatus::RemoteAlignment => {
+                ErrorCode::AccessDenied
+            }
+            CompletionStatus::Broken => ErrorCode::System,
+            _ => ErrorCode::PeerLost,
+        };
+        let error = Error::with(code, trouble);
+        let is_lost = code == ErrorCode::PeerLost;
+        if is_lost && !is_atomic {
+            slot.stage = SlotStage::Queued;
+            // Completions come in the order of the posts.
+            self.memories[memory as usize].repeated.push_back(number);
+        } else {
+            let error = if is_lost { indeterminate(&error) } else { error.clone() };
+            self.end_request(number, Err(error));
+        }
+        self.lost(completion.link, error);
+    }
+
+    /// The previous value that an atomic has stored.
+    fn value(&self, number: u32) -> u64 {
+        let mut bytes = [0; 8];
+        // In bounds: a word for each slot.
+        let _ = self.words.read(u64::from(number) * 8, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// The error of an atomic whose connection was lost.
+fn indeterminate(error: &Error) -> Error {
+    Error::with(ErrorCode::Indeterminate, error.detail.clone())
+}
+
+impl Slot {
+    /// Returns its work request; `None` if its memory is not open.
+    #[inline]
+    fn work(&self, number: u32, memories: &[OpenMemory]) -> Option<Work<'_>> {
+        let Stage::Open(link, region) = memories.get(self.memory as usize)?.stage else {
+            return None;
+        };
+        let at = RemoteSlice { region, offset: self.offset };
+        Some(Work {
+            id: WorkId(u64::from(self.generation) << 32 | u64::from(number)),
+            link,
+            flags: WorkFlags { signalled: true, ..WorkFlags::default() },
+            operation: self.action.operation(at, &self.local, self.bytes),
+        })
+    }
+
+    fn is_used(&self) -> bool {
+        self.stage != SlotStage::Free
+    }
+
+    fn is(&self, name: SlotName) -> bool {
+        self.stage == SlotStage::Ended && self.generation == name.generation
+    }
+}
+
+impl OpenMemory {
+    /// The error of a request before the first connection.
+    fn why_not_open(&self) -> Error {
+        match &self.stage {
+            Stage::Ended(error) => error.clone(),
+            _ => Error::with(ErrorCode::BadForm, "the memory is not open yet"),
+        }
+    }
+}
+
+impl Progress for Engine {
+    fn port(&mut self) -> &mut EnginePort {
+        &mut self.port
+    }
+
+    #[inline]
+    fn completed(&mut self, completion: &Completion) {
+        if completion.id == GUARD {
+            // A message, which no server sends.
+            self.port.post_receive(GUARD, self.queue, self.guard);
+            let text = "the memory server sent a message";
+            if let Some(memory) = self.of_link(completion.link) {
+                self.end_memory(memory, Error::with(ErrorCode::ProtocolViolation, text));
+            }
+            return;
+        }
+        let (number, generation) = (completion.id.0 as u32, (completion.id.0 >> 32) as u32);
+        let Some(slot) = self.slots.get(number as usize) else {
+            return;
+        };
+        // Else it is of a link that was closed, and the request has ended.
+        if slot.stage != SlotStage::Posted || slot.generation != generation {
+            return;
+        }
+        let memory = slot.memory;
+        self.memories[memory as usize].posted -= 1;
+        if completion.status != CompletionStatus::Success {
+            return self.failed_request(number, completion);
+        }
+        let value = if slot.action.has_value() { self.value(number) } else { 0 };
+        self.end_request(number, Ok(value));
+        self.settle_losing(memory);
+    }
+
+    #[inline]
+    fn handle_links(&mut self, _landed: bool) -> bool {
+        let events = self.port.connection_events();
+        let any = !events.is_empty();
+        events.into_iter().for_each(|event| self.link_event(event));
+        any
+    }
+
+    #[inline]
+    fn step(&mut self, _landed: usize, _linked: bool) -> bool {
+        self.unsettled > 0 && self.advance()
+    }
+
+    fn post(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let Self { port, memories, slots, ready, .. } = self;
+            let work = |at: usize| {
+                let number = *ready.get(at)?;
+                slots[number as usize].work(number, memories)
+            };
+            let Some(posted) = port.post_batch::<BATCH>(ready.len().min(BATCH), work) else {
+                return any;
+            };
+            any |= posted.accepted > 0;
+            for number in ready.drain(..posted.accepted) {
+                let slot = &mut slots[number as usize];
+                slot.stage = SlotStage::Posted;
+                memories[slot.memory as usize].posted += 1;
+            }
+            match posted.stop {
+                Some(Stop::Invalid(what)) => {
+                    let Some(refused) = ready.pop_front() else {
+                        return any;
+                    };
+                    let code = if what.starts_with("lacks") {
+                        ErrorCode::FabricLacks
+                    } else {
+                        ErrorCode::BadForm
+                    };
+                    self.end_request(refused, Err(Error::with(code, what)));
+                }
+                Some(_) => return any, // posted again after the next poll
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Handshake of a client with a memory server.
+//!
+//! ```text
+//! hello   "FSMS" | version | zeros, 3 bytes | client, 8 bytes
+//! reply   incarnation of the server, 8 bytes | region token
+//! refusal text
+//! ```
+
+use farside_base::RegionToken;
+
+const MAGIC: [u8; 4] = *b"FSMS";
+/// Incremented with every change of this handshake.
+const VERSION: u8 = 1;
+
+/// The hello of a client: its random number, by which the server ends an earlier connection of it.
+pub(super) fn encode_hello(client: u64) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..4].copy_from_slice(&MAGIC);
+    out[4] = VERSION;
+    out[8..].copy_from_slice(&client.to_le_bytes());
+    out
+}
+
+/// Returns the number of the client.
+///
+/// # Errors
+/// What is wrong, for the client.
+pub(super) fn decode_hello(bytes: &[u8]) -> Result<u64, &'static str> {
+    let hello: Option<(&[u8; 8], &[u8; 8])> = match bytes.split_first_chunk() {
+        Some((head, rest)) => rest.try_into().ok().map(|client| (head, client)),
+        None => None,
+    };
+    match hello {
+        Some(([m0, m1, m2, m3, version, 0, 0, 0], client)) if [*m0, *m1, *m2, *m3] == MAGIC => {
+            match *version {
+                VERSION => Ok(u64::from_le_bytes(*client)),
+                _ => Err("the two ends speak different versions"),
+            }
+        }
+        _ => Err("this is a memory server, and the hello is not that of a client of one"),
+    }
+}
+
+/// What a server lends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LendReply {
+    /// Random for each server: after a restart its memory is new.
+    pub(super) incarnation: u64,
+    pub(super) token: RegionToken,
+}
+
+impl LendReply {
+    pub(super) fn encode(&self) -> [u8; 8 + RegionToken::ENCODED] {
+        let mut out = [0; 8 + RegionToken::ENCODED];
+        out[..8].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[8..].copy_from_slice(&self.token.encode());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (incarnation, token) = bytes.split_first_chunk()?;
+        let token = RegionToken::decode(token.try_into().ok()?)?;
+        Some(Self { incarnation: u64::from_le_bytes(*incarnation), token })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::{Access, RegionId, RemoteKey};
+
+    #[test]
+    fn hello_and_reply_survive_the_wire_and_junk_does_not() {
+        assert_eq!(decode_hello(&encode_hello(u64::MAX - 1)), Ok(u64::MAX - 1));
+        let token = RegionToken {
+            region: RegionId(3),
+            key: RemoteKey(9),
+            bytes: 1 << 40,
+            access: Access::READ.with(Access::ATOMIC),
+        };
+        let reply = LendReply { incarnation: 7, token };
+        assert_eq!(LendReply::decode(&reply.encode()), Some(reply));
+        for length in 0..40 {
+            assert!(decode_hello(&vec![0xff; length]).is_err());
+            assert_eq!(LendReply::decode(&vec![0xff; length]), None);
+        }
+        let mut other_version = encode_hello(1);
+        other_version[4] += 1;
+        assert!(decode_hello(&other_version).is_err_and(|text| text.contains("versions")));
+    }
+}

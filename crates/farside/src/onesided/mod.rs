@@ -1,0 +1,41 @@
+//! One-sided memory: memory of other machines, used without their processors (paper 000).
+//!
+//! A [`MemoryServer`] registers memory, lends it under a name, and sleeps. A [`MemoryClient`] reads and writes it and
+//! executes atomics on its words. No program runs at the server for these requests: its adapter, its fabric, or over
+//! shared memory the client itself executes them.
+//!
+//! ```
+//! use farside::fabrics;
+//! use farside::onesided::{MemoryClient, MemoryClientOptions, LendOptions, MemoryServer};
+//! # let (name, second) = (format!("pool-{}", std::process::id()), std::time::Duration::from_secs(10));
+//! let fabric = fabrics::shared_memory()?;
+//! let server = MemoryServer::lend(&fabric, &name, 1 << 20, &LendOptions::default())?;
+//!
+//! let mut client = MemoryClient::new(&fabrics::shared_memory()?, &MemoryClientOptions::default())?;
+//! let pool = client.open(server.address(), second)?;
+//! client.write_bytes(pool.at(4096), b"far away", second)?;
+//!
+//! let buffer = client.register(64)?; // for transfers without copies
+//! let read = client.read(pool.at(4096), &buffer, 0..8)?; // queued
+//! let added = client.fetch_add(pool.at(0), 5)?;
+//! client.submit(); // both with one doorbell
+//! assert_eq!(client.wait(added, second)?, 0); // the value before
+//! client.wait(read, second)?;
+//! let mut bytes = [0; 8];
+//! buffer.read(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"far away");
+//! # Ok::<(), farside::Error>(())
+//! ```
+//!
+//! Order, visibility, lost connections and cost: see [`MemoryClient`].
+
+mod client;
+mod engine;
+mod hello;
+mod request;
+mod server;
+
+pub use crate::buffer::Buffer;
+pub use client::{MemoryClient, MemoryClientOptions, RemoteAddress, RemoteMemory, RequestId};
+pub use farside_base::{Access, FlushScope, RegionKind};
+pub use server::{LendOptions, MemoryServer};

@@ -1,0 +1,251 @@
+//! The lending end: registers memory, accepts clients, and sleeps.
+
+use super::hello::{LendReply, decode_hello};
+use crate::progress::{ConnectionEvent, EnginePort};
+use crate::registered::Registered;
+use crate::setters::setters;
+use crate::{Error, ErrorCode};
+use farside_base::{
+    Access, Completion, LinkId, LocalSlice, ReceiveQueueId, RegionKind, RegionToken, WorkId,
+};
+use farside_fabric::{Arena, Fabric, Waiter};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// The receive that an unexpected message takes.
+const GUARD: WorkId = WorkId(0);
+
+/// What a [`MemoryServer`] lends.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LendOptions {
+    /// What clients may do; [`Access::ALL`] by default.
+    pub access: Access,
+    /// Where the memory is; main memory by default.
+    pub kind: RegionKind,
+    /// Most clients at a time; 1,024 by default.
+    pub clients_max: usize,
+}
+
+setters!(LendOptions { access: Access, kind: RegionKind, clients_max: usize });
+
+impl Default for LendOptions {
+    fn default() -> Self {
+        Self { access: Access::ALL, kind: RegionKind::Memory, clients_max: 1024 }
+    }
+}
+
+/// Memory that clients on other machines use without this machine's processor ([module](super)).
+///
+/// A thread of its own accepts clients and sleeps otherwise. Dropping the server ends it: requests of clients
+/// fail with `PeerLost`, and none reaches the memory after the drop.
+pub struct MemoryServer {
+    address: String,
+    /// The bytes that were asked for; a fabric may round up.
+    memory: Arena,
+    shared: Arc<ServerState>,
+    waiter: Arc<dyn Waiter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the server and its thread share.
+#[derive(Default)]
+struct ServerState {
+    ends: AtomicBool,
+    clients: AtomicUsize,
+    wake_ups: AtomicU64,
+}
+
+impl MemoryServer {
+    /// Registers `bytes` of zeroed memory and lends it under a name.
+    ///
+    /// *Blocks* for the registration: at least a system call. *Errors* leave nothing behind.
+    ///
+    /// # Errors
+    /// `ZeroSize`; `FabricLacks` if the fabric has no READ or WRITE, or not the kind of memory; `TooLarge` with
+    /// the fabric's limit; `AddressTaken`; `System`.
+    pub fn lend(
+        fabric: &Arc<dyn Fabric>,
+        name: &str,
+        bytes: u64,
+        options: &LendOptions,
+    ) -> Result<Self, Error> {
+        if bytes == 0 {
+            return Err(ErrorCode::ZeroSize.into());
+        }
+        let has = fabric.capabilities();
+        if bytes > has.region_bytes_max {
+            let text = format!("{bytes} B; the fabric has at most {} B", has.region_bytes_max);
+            return Err(Error::with(ErrorCode::TooLarge, text));
+        }
+        let region = Registered::new(fabric, bytes, options.access, options.kind)?;
+        let mut port = EnginePort::open(&**fabric, Some(name.to_owned()))?;
+        let queue = port.create_receive_queue(1)?;
+        let address = port.address().unwrap_or_else(|| name.to_owned());
+        let memory = region.arena.part(0, bytes as usize).unwrap_or_else(|_| region.arena.clone());
+        let token = RegionToken { bytes, ..region.token };
+        let incarnation = RandomState::new().hash_one(&address);
+        let (shared, waiter) = (Arc::<ServerState>::default(), port.waiter());
+        let mut acceptor = Acceptor {
+            port,
+            queue,
+            reply: LendReply { incarnation, token },
+            clients_max: options.clients_max,
+            links: BTreeMap::new(),
+            shared: Arc::clone(&shared),
+            region,
+        };
+        acceptor.guard();
+        let thread = std::thread::Builder::new().name("farside-lend".to_owned());
+        let thread = thread.spawn(move || acceptor.run());
+        let thread = thread.map_err(|error| Error::with(ErrorCode::System, error.to_string()))?;
+        Ok(Self { address, memory, shared, waiter, thread: Some(thread) })
+    }
+
+    /// Returns the address that clients open: with host and port if the fabric has hosts.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the number of bytes lent.
+    pub fn bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// Returns the number of connected clients.
+    pub fn clients(&self) -> usize {
+        self.shared.clients.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often the server's thread has woken up: for clients that come and go, not for their requests.
+    pub fn wake_ups(&self) -> u64 {
+        self.shared.wake_ups.load(Ordering::Relaxed)
+    }
+
+    /// Copies bytes out of the lent memory. Words of 8 bytes are whole, more is not: clients may write meanwhile.
+    ///
+    /// # Errors
+    /// `OutOfBounds`; nothing is copied then.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.memory.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// Copies bytes into the lent memory, as [`read`](Self::read) copies them out.
+    ///
+    /// # Errors
+    /// `OutOfBounds`; nothing is copied then.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.memory.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+}
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, clients) = (self.bytes(), self.clients());
+        write!(f, "MemoryServer({} of {bytes} B, {clients} clients)", self.address)
+    }
+}
+
+impl Drop for MemoryServer {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::SeqCst);
+        self.waiter.wake();
+        if let Some(thread) = self.thread.take() {
+            // The thread does not panic; if it did, the port and the region would have ended with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread of a server.
+struct Acceptor {
+    port: EnginePort,
+    queue: ReceiveQueueId,
+    reply: LendReply,
+    clients_max: usize,
+    /// By the number of the client. A client that connects again replaces its earlier connection, after which
+    /// none of its earlier requests reaches the memory.
+    links: BTreeMap<u64, LinkId>,
+    shared: Arc<ServerState>,
+    /// Ends after the port.
+    region: Registered,
+}
+
+impl Acceptor {
+    fn run(&mut self) {
+        let waiter = self.port.waiter();
+        while !self.shared.ends.load(Ordering::SeqCst) {
+            self.poll();
+            if !self.port.arm() && !self.shared.ends.load(Ordering::SeqCst) {
+                waiter.wait(None);
+                self.shared.wake_ups.fetch_add(1, Ordering::Relaxed);
+            }
+            self.port.disarm();
+        }
+    }
+
+    fn poll(&mut self) {
+        while let Some(completion) = self.port.next(false) {
+            self.unexpected(&completion);
+        }
+        for event in self.port.connection_events() {
+            match event {
+                ConnectionEvent::Requested(link, hello) => self.requested(link, &hello),
+                ConnectionEvent::Lost(link) => self.lost(link),
+                // This end dials none.
+                ConnectionEvent::Connected(link, _)
+                | ConnectionEvent::Refused(link, _)
+                | ConnectionEvent::NotReached(link, _) => self.port.close(link),
+            }
+        }
+        self.shared.clients.store(self.links.len(), Ordering::Relaxed);
+    }
+
+    fn requested(&mut self, link: LinkId, hello: &[u8]) {
+        let client = match decode_hello(hello) {
+            Ok(client) => client,
+            Err(text) => return self.refuse(link, text),
+        };
+        if let Some(earlier) = self.links.get(&client).copied() {
+            self.lost(earlier);
+            if self.port.may_land(earlier) {
+                return self.refuse(link, "a request of the earlier connection is not over yet");
+            }
+        }
+        if self.links.len() >= self.clients_max {
+            let text = format!("the server has {} clients, its limit", self.clients_max);
+            return self.refuse(link, &text);
+        }
+        match self.port.accept(link, &self.reply.encode(), self.queue) {
+            Ok(()) => {
+                self.links.insert(client, link);
+            }
+            Err(_) => self.port.close(link), // gone meanwhile
+        }
+    }
+
+    fn refuse(&mut self, link: LinkId, why: &str) {
+        // Otherwise it is gone already.
+        let _ = self.port.refuse(link, why.as_bytes());
+    }
+
+    fn lost(&mut self, link: LinkId) {
+        self.port.close(link);
+        self.links.retain(|_, other| *other != link);
+    }
+
+    /// Clients send no messages: one that does is disconnected.
+    fn unexpected(&mut self, completion: &Completion) {
+        self.guard();
+        self.lost(completion.link);
+    }
+
+    fn guard(&mut self) {
+        let into = LocalSlice { region: self.region.id, offset: 0, bytes: 0 };
+        self.port.post_receive(GUARD, self.queue, into);
+    }
+}

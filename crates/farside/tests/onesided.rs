@@ -1,0 +1,511 @@
+//! One-sided memory: clients, memory servers, lost connections.
+
+mod fabrics;
+#[path = "hosts/proxy.rs"]
+mod proxy;
+
+use fabrics::Make;
+use farside::channel::{Kind, Options, Receiver};
+use farside::fabrics::Fabric;
+use farside::onesided::{
+    Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
+    RemoteMemory,
+};
+use farside::{Error, ErrorCode};
+use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
+use proxy::Proxy;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+const BYTES: u64 = 1 << 20;
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    bytes_are_moved_whole
+    words_are_changed_by_each_atomic
+    wrong_requests_fail_alone
+    requests_in_flight_end_once_each
+    clients_add_exactly
+    ended_server_fails_requests
+    server_that_started_again_has_other_memory
+    access_is_what_the_server_grants
+    task_is_woken_without_polling
+    dropped_buffer_stays_registered
+    other_listeners_are_not_memory_servers
+    clients_have_a_limit
+) with crate::fabrics::named }
+
+fn server(fabric: &Arc<dyn Fabric>, name: &str) -> MemoryServer {
+    MemoryServer::lend(fabric, name, BYTES, &LendOptions::default()).unwrap()
+}
+
+/// A server, and a client that has opened its memory.
+fn pair(make: &Make, test: &str) -> (MemoryServer, MemoryClient, RemoteMemory) {
+    let server = server(&make(), &unique_name(test));
+    let (client, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
+    (server, client, memory)
+}
+
+fn client_of(
+    fabric: &Arc<dyn Fabric>,
+    server: &MemoryServer,
+    options: &MemoryClientOptions,
+) -> (MemoryClient, RemoteMemory) {
+    let mut client = MemoryClient::new(fabric, options).unwrap();
+    let memory = client.open(server.address(), WATCHDOG).unwrap();
+    (client, memory)
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
+    result.unwrap_err().code
+}
+
+fn bytes_are_moved_whole(make: &Make) {
+    let (server, mut client, memory) = pair(make, "bytes");
+    assert_eq!((memory.bytes(), memory.access()), (BYTES, Access::ALL));
+    let bytes: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
+    client.write_bytes(memory.at(0), &bytes, WATCHDOG).unwrap();
+    let mut back = vec![0; BYTES as usize];
+    client.read_bytes(memory.at(0), &mut back, WATCHDOG).unwrap();
+    assert!(back == bytes);
+    let mut there = vec![0; BYTES as usize];
+    server.read(0, &mut there).unwrap();
+    assert!(there == bytes);
+    // A part, from and to the middle of a buffer.
+    let buffer = client.register(100).unwrap();
+    let read = client.read(memory.at(BYTES - 50), &buffer, 13..63).unwrap();
+    assert_eq!(client.wait(read, WATCHDOG), Ok(0));
+    let mut part = [0; 50];
+    buffer.read(13, &mut part).unwrap();
+    assert_eq!(part, bytes[bytes.len() - 50..]);
+}
+
+fn words_are_changed_by_each_atomic(make: &Make) {
+    let (server, mut client, memory) = pair(make, "words");
+    let has = make().capabilities();
+    let word = memory.at(64);
+    let added = client.fetch_add(word, u64::MAX).unwrap();
+    assert_eq!(client.wait(added, WATCHDOG), Ok(0));
+    let swapped = client.compare_swap(word, u64::MAX, 7).unwrap();
+    assert_eq!(client.wait(swapped, WATCHDOG), Ok(u64::MAX));
+    let not_swapped = client.compare_swap(word, 8, 9).unwrap();
+    assert_eq!(client.wait(not_swapped, WATCHDOG), Ok(7));
+    let stored = client.atomic_write(word, 0x00ff_0001).unwrap();
+    assert_eq!(client.wait(stored, WATCHDOG).is_ok(), has.atomic_write);
+    let flushed = client.flush(word, 8, FlushScope::Visible).unwrap_err();
+    assert_eq!(flushed.code, ErrorCode::AccessDenied, "the server does not lend it for flushes");
+    if has.extended_atomics {
+        let fields = client.masked_fetch_add(word, 0x0001_ffff, 0x8000).unwrap();
+        assert_eq!(client.wait(fields, WATCHDOG), Ok(0x00ff_0001));
+        let masked = client.masked_compare_swap(word, [0, 0xffff], [0xab, 0xff]).unwrap();
+        assert_eq!(client.wait(masked, WATCHDOG), Ok(0x0100_0000));
+        let old = client.swap(word, 1).unwrap();
+        assert_eq!(client.wait(old, WATCHDOG), Ok(0x0100_00ab));
+        let mut bytes = [0; 8];
+        server.read(64, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), 1);
+    }
+}
+
+/// Whatever is wrong with a request is found before it is posted: the connection serves others.
+fn wrong_requests_fail_alone(make: &Make) {
+    let (_server, mut client, memory) = pair(make, "wrong");
+    let other = MemoryClient::new(&fabrics::mem()(), &MemoryClientOptions::default()).unwrap();
+    let (buffer, foreign) = (client.register(64).unwrap(), other.register(64).unwrap());
+    let end = buffer.len() as u64; // a fabric may round up
+    let good = client.fetch_add(memory.at(0), 1).unwrap();
+    let wrong = [
+        (client.read(memory.at(0), &buffer, 8..8), ErrorCode::ZeroSize),
+        (client.read(memory.at(BYTES - 8), &buffer, 0..9), ErrorCode::OutOfBounds),
+        (client.read(memory.at(u64::MAX), &buffer, 0..9), ErrorCode::OutOfBounds),
+        (client.read(memory.at(0), &buffer, end - 4..end + 1), ErrorCode::OutOfBounds),
+        (client.write(memory.at(0), &buffer, u64::MAX - 1..u64::MAX), ErrorCode::OutOfBounds),
+        (client.read(memory.at(0), &buffer, 0..1 << 32), ErrorCode::TooLarge),
+        (client.fetch_add(memory.at(12), 1), ErrorCode::Misaligned),
+        (client.fetch_add(memory.at(BYTES), 1), ErrorCode::OutOfBounds),
+        (client.read(memory.at(0), &foreign, 0..8), ErrorCode::BadForm),
+    ];
+    for (at, (result, expected)) in wrong.into_iter().enumerate() {
+        assert_eq!(code(result), expected, "request {at}");
+    }
+    let (_, mut stranger, _) = pair(make, "stranger");
+    assert_eq!(code(stranger.fetch_add(memory.at(0), 1)), ErrorCode::BadForm);
+    assert_eq!(client.wait(good, WATCHDOG), Ok(0));
+    assert_eq!(code(client.wait(good, WATCHDOG)), ErrorCode::BadForm, "taken before");
+    assert_eq!(client.reconnections(memory), Ok(0));
+}
+
+fn requests_in_flight_end_once_each(make: &Make) {
+    let server = server(&make(), &unique_name("flight"));
+    let options = MemoryClientOptions::default().requests_max(64);
+    let (mut client, memory) = client_of(&make(), &server, &options);
+    let requests: Vec<_> = (0..64).map(|_| client.fetch_add(memory.at(8), 1).unwrap()).collect();
+    assert_eq!(code(client.fetch_add(memory.at(8), 1)), ErrorCode::TooManyRequests);
+    let mut taken = Vec::new();
+    // Some by their names, and the rest as they come.
+    for request in requests.iter().step_by(3) {
+        taken.push((*request, client.wait(*request, WATCHDOG).unwrap()));
+    }
+    until("all have ended", || {
+        client.progress();
+        while let Some((request, value)) = client.take_next() {
+            taken.push((request, value.unwrap()));
+        }
+        taken.len() == 64
+    });
+    taken.sort_unstable();
+    let mut sorted = requests;
+    sorted.sort_unstable();
+    assert!(taken.iter().map(|(request, _)| *request).eq(sorted));
+    let mut values: Vec<_> = taken.iter().map(|(_, value)| *value).collect();
+    values.sort_unstable();
+    assert!(values.into_iter().eq(0..64));
+    // Forgotten requests leave their slots.
+    for _ in 0..200 {
+        let request = client.fetch_add(memory.at(8), 1).unwrap();
+        client.forget(request);
+        until("it has ended", || {
+            client.progress();
+            client.take(request).is_err()
+        });
+    }
+    assert!(client.take_next().is_none());
+}
+
+fn clients_add_exactly(make: &Make) {
+    const CLIENTS: u64 = 3;
+    const ADDITIONS: u64 = 2_000;
+    let server = server(&make(), &unique_name("exact"));
+    let before = server.wake_ups();
+    let fabrics: Vec<_> = (0..CLIENTS).map(|_| make()).collect();
+    std::thread::scope(|scope| {
+        for fabric in &fabrics {
+            scope.spawn(|| {
+                let (mut client, memory) =
+                    client_of(fabric, &server, &MemoryClientOptions::default());
+                let requests: Vec<_> = (0..ADDITIONS / 2)
+                    .map(|at| client.fetch_add(memory.at(at % 2 * 512), 1).unwrap())
+                    .collect();
+                for request in requests {
+                    client.wait(request, WATCHDOG).unwrap();
+                    let more = client.fetch_add(memory.at(0), 1).unwrap();
+                    client.wait(more, WATCHDOG).unwrap();
+                }
+            });
+        }
+    });
+    let word = |offset| {
+        let mut bytes = [0; 8];
+        server.read(offset, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    assert_eq!(word(0) + word(512), CLIENTS * ADDITIONS);
+    // Not one of the 6,000 requests woke it: clients that come and go did.
+    assert!(server.wake_ups() - before <= 4 * CLIENTS, "{} wake-ups", server.wake_ups() - before);
+    until("the clients have gone", || server.clients() == 0);
+}
+
+fn ended_server_fails_requests(make: &Make) {
+    let server = server(&make(), &unique_name("ended"));
+    let options = MemoryClientOptions::default().reconnect(Duration::ZERO);
+    let (mut client, memory) = client_of(&make(), &server, &options);
+    let buffer = client.register(8).unwrap();
+    let first = client.read(memory.at(0), &buffer, 0..8).unwrap();
+    assert_eq!(client.wait(first, WATCHDOG), Ok(0));
+    drop(server);
+    let lost = client.read(memory.at(0), &buffer, 0..8).unwrap();
+    assert_eq!(code(client.wait(lost, WATCHDOG)), ErrorCode::PeerLost);
+    assert_eq!(code(client.read(memory.at(0), &buffer, 0..8)), ErrorCode::PeerLost);
+    client.close(memory).unwrap();
+}
+
+fn server_that_started_again_has_other_memory(make: &Make) {
+    let (fabric, name) = (make(), unique_name("again"));
+    let first = server(&fabric, &name);
+    let (mut client, memory) = client_of(&make(), &first, &MemoryClientOptions::default());
+    drop(first);
+    let again = server(&fabric, &name);
+    let buffer = client.register(8).unwrap();
+    let read = client.read(memory.at(0), &buffer, 0..8).unwrap();
+    let error = client.wait(read, WATCHDOG).unwrap_err();
+    assert_eq!(error.code, ErrorCode::PeerLost);
+    assert!(error.detail.contains("started again"), "{error}");
+    let new = client.open(again.address(), WATCHDOG).unwrap();
+    let read = client.read(new.at(0), &buffer, 0..8).unwrap();
+    assert_eq!(client.wait(read, WATCHDOG), Ok(0));
+}
+
+fn access_is_what_the_server_grants(make: &Make) {
+    let options = LendOptions::default().access(Access::READ);
+    let server = MemoryServer::lend(&make(), &unique_name("grants"), 64, &options).unwrap();
+    let (mut client, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let buffer = client.register(8).unwrap();
+    assert_eq!(code(client.write(memory.at(0), &buffer, 0..8)), ErrorCode::AccessDenied);
+    assert_eq!(code(client.fetch_add(memory.at(0), 1)), ErrorCode::AccessDenied);
+    server.write(8, b"readable").unwrap();
+    let read = client.read(memory.at(8), &buffer, 0..8).unwrap();
+    client.wait(read, WATCHDOG).unwrap();
+    let mut bytes = [0; 8];
+    buffer.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"readable");
+    assert_eq!(server.bytes(), 64);
+    let too_much = MemoryServer::lend(&make(), "none", u64::MAX, &LendOptions::default());
+    assert_eq!(code(too_much), ErrorCode::TooLarge);
+    assert_eq!(
+        code(MemoryServer::lend(&make(), "none", 0, &LendOptions::default())),
+        ErrorCode::ZeroSize
+    );
+}
+
+/// A task that counts its polls.
+struct Parked {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// Runs a future; returns its result and the number of its polls.
+fn block_on<T>(future: impl Future<Output = T>) -> (T, u32) {
+    let parked = Arc::new(Parked { thread: std::thread::current(), woken: AtomicBool::new(true) });
+    let waker = Waker::from(Arc::clone(&parked));
+    let mut future = pin!(future);
+    let mut polls = 0;
+    loop {
+        if parked.woken.swap(false, Ordering::SeqCst) {
+            polls += 1;
+            if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return (result, polls);
+            }
+        } else {
+            std::thread::park();
+        }
+    }
+}
+
+fn task_is_woken_without_polling(make: &Make) {
+    let server = server(&make(), &unique_name("task"));
+    let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
+    let (memory, _) = block_on(client.open_async(server.address()));
+    let memory = memory.unwrap();
+    let mut polls = 0;
+    for value in 0..100 {
+        let request = client.fetch_add(memory.at(0), 1).unwrap();
+        let (result, its) = block_on(client.wait_async(request));
+        assert_eq!(result, Ok(value));
+        polls += its;
+    }
+    assert!(polls <= 100 * 4, "{polls} polls");
+    // A dropped future loses nothing.
+    let request = client.fetch_add(memory.at(0), 1).unwrap();
+    drop(client.wait_async(request));
+    assert_eq!(client.wait(request, WATCHDOG), Ok(100));
+}
+
+fn dropped_buffer_stays_registered(make: &Make) {
+    let (server, mut client, memory) = pair(make, "dropped");
+    let buffers: Vec<Buffer> = (0..20).map(|_| client.register(4096).unwrap()).collect();
+    let mut writes = Vec::new();
+    for (at, buffer) in buffers.into_iter().enumerate() {
+        buffer.write(0, &[at as u8 + 1; 4096]).unwrap();
+        writes.push(client.write(memory.at(at as u64 * 4096), &buffer, 0..4096).unwrap());
+        client.submit();
+    }
+    for write in writes {
+        client.wait(write, WATCHDOG).unwrap();
+    }
+    for at in 0..20 {
+        let mut bytes = [0; 4096];
+        server.read(at * 4096, &mut bytes).unwrap();
+        assert_eq!(bytes, [at as u8 + 1; 4096]);
+    }
+}
+
+fn other_listeners_are_not_memory_servers(make: &Make) {
+    let fabric = make();
+    let name = unique_name("channel");
+    let options = Options::new(Kind::RingInlined, 64);
+    let mut receiver = Receiver::listen(Arc::clone(&fabric), &name, &options).unwrap();
+    let address = receiver.address().unwrap();
+    let opener = make();
+    let opened = std::thread::scope(|scope| {
+        let opened = scope.spawn(|| {
+            let mut client = MemoryClient::new(&opener, &MemoryClientOptions::default()).unwrap();
+            client.open(&address, WATCHDOG)
+        });
+        until("it was refused", || {
+            let _ = receiver.poll();
+            opened.is_finished()
+        });
+        opened.join().unwrap()
+    });
+    let error = opened.unwrap_err();
+    assert_eq!(error.code, ErrorCode::NotPermitted, "{error}");
+    let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
+    let missing = client.open(&unique_name("missing"), Duration::from_secs(5)).unwrap_err();
+    assert_eq!(missing.code, ErrorCode::NobodyListens, "{missing}");
+}
+
+fn clients_have_a_limit(make: &Make) {
+    let options = LendOptions::default().clients_max(1);
+    let server = MemoryServer::lend(&make(), &unique_name("limit"), 64, &options).unwrap();
+    let (mut first, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let mut second = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
+    let refused = second.open(server.address(), WATCHDOG).unwrap_err();
+    assert!(refused.code == ErrorCode::NotPermitted && refused.detail.contains('1'), "{refused}");
+    first.close(memory).unwrap();
+    until("there is room", || second.open(server.address(), WATCHDOG).is_ok());
+}
+
+/// Not a test by itself: a memory server in a process of its own.
+#[test]
+fn child() {
+    let Some(role) = role() else { return };
+    let [fabric, name] = &role[..] else { panic!("{role:?}") };
+    let server = server(&process_fabric(fabric, &[]), name);
+    say(&format!("lends {}", server.address()));
+    await_parent();
+}
+
+fn process_fabric(name: &str, hosts: &[&Proxy]) -> Arc<dyn Fabric> {
+    match name {
+        "shm" => Arc::new(ShmFabric::new().unwrap()),
+        _ => Arc::new(tcp(hosts.iter().map(|host| host.at().into()).collect(), None)),
+    }
+}
+
+fn tcp(hosts: Vec<farside::fabrics::Endpoint>, advertise: Option<&Proxy>) -> TcpFabric {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let advertise = advertise.map(|way| way.at().into());
+    TcpFabric::new(TcpOptions { listen, advertise, hosts, ..TcpOptions::default() }).unwrap()
+}
+
+/// A server in another process, and a client of it.
+fn far_pair(
+    fabric: &str,
+    test: &str,
+    options: &MemoryClientOptions,
+) -> (Process, MemoryClient, RemoteMemory) {
+    let mut server = Process::child(&format!("{fabric} {}", unique_name(test)));
+    let address = server.hear("lends ");
+    let mut client = MemoryClient::new(&process_fabric(fabric, &[]), options).unwrap();
+    let memory = client.open(&address, WATCHDOG).unwrap();
+    (server, client, memory)
+}
+
+/// The processor of the server executes nothing for its clients.
+#[test]
+fn stopped_server_is_read_and_written() {
+    let (mut server, mut client, memory) =
+        far_pair("shm", "asleep", &MemoryClientOptions::default());
+    server.stop();
+    for value in 0..1000 {
+        let request = client.fetch_add(memory.at(0), 1).unwrap();
+        assert_eq!(client.wait(request, WATCHDOG), Ok(value));
+    }
+    client.write_bytes(memory.at(8), &[7; 4096], WATCHDOG).unwrap();
+    let mut bytes = [0; 4096];
+    client.read_bytes(memory.at(8), &mut bytes, WATCHDOG).unwrap();
+    assert_eq!(bytes, [7; 4096]);
+    server.resume();
+    server.say("end");
+    server.wait();
+}
+
+fn killed_server_fails_what_was_in_flight(fabric: &str) {
+    let options = MemoryClientOptions::default().reconnect(Duration::from_millis(200));
+    let (mut server, mut client, memory) = far_pair(fabric, "killed", &options);
+    let buffer = client.register(64).unwrap();
+    let mut added = 0;
+    let mut codes = Vec::new();
+    for round in 0.. {
+        let requests = [
+            client.fetch_add(memory.at(0), 1),
+            client.write(memory.at(64), &buffer, 0..64),
+            client.read(memory.at(64), &buffer, 0..64),
+        ];
+        for request in requests {
+            match request.and_then(|request| client.wait(request, WATCHDOG)) {
+                Ok(_) => added += 1,
+                Err(error) => codes.push(error.code),
+            }
+        }
+        if round == 100 {
+            server.kill();
+        }
+        if !codes.is_empty() {
+            break;
+        }
+    }
+    assert!(added >= 300);
+    let is_expected =
+        |code: &ErrorCode| matches!(code, ErrorCode::PeerLost | ErrorCode::Indeterminate);
+    assert!(codes.iter().all(is_expected), "{codes:?}");
+}
+
+#[test]
+fn killed_server_fails_what_was_in_flight_over_shm() {
+    killed_server_fails_what_was_in_flight("shm");
+}
+
+#[test]
+fn killed_server_fails_what_was_in_flight_over_tcp() {
+    killed_server_fails_what_was_in_flight("tcp");
+}
+
+/// Connections are cut again and again. Additions count once or are reported as indeterminate; writes and reads are
+/// repeated, in order.
+#[test]
+fn cut_connections_repeat_transfers_and_report_atomics() {
+    const ROUNDS: u64 = 400;
+    let way = Proxy::new();
+    let lender = tcp(Vec::new(), Some(&way));
+    way.leads_to(lender.listens_at().unwrap().resolve().unwrap()[0]);
+    let lender: Arc<dyn Fabric> = Arc::new(lender);
+    let server = server(&lender, &unique_name("cut"));
+    let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
+    let options = MemoryClientOptions::default().reconnect(WATCHDOG);
+    let (mut client, memory) = client_of(&fabric, &server, &options);
+    let (out, back) = (client.register(8).unwrap(), client.register(8).unwrap());
+    let (mut added, mut unknown) = (0, 0);
+    for round in 1..=ROUNDS {
+        out.write(0, &round.to_le_bytes()).unwrap();
+        let write = client.write(memory.at(64), &out, 0..8).unwrap();
+        let read = client.read(memory.at(64), &back, 0..8).unwrap();
+        let add = client.fetch_add(memory.at(0), 1).unwrap();
+        client.submit();
+        if round % 20 == 0 {
+            way.cut();
+        }
+        client.wait(write, WATCHDOG).unwrap();
+        client.wait(read, WATCHDOG).unwrap();
+        let mut bytes = [0; 8];
+        back.read(0, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), round, "a READ overtook the WRITE before it");
+        match client.wait(add, WATCHDOG) {
+            Ok(_) => added += 1,
+            Err(error) => {
+                assert_eq!(error.code, ErrorCode::Indeterminate);
+                unknown += 1;
+            }
+        }
+    }
+    let mut bytes = [0; 8];
+    server.read(0, &mut bytes).unwrap();
+    let sum = u64::from_le_bytes(bytes);
+    assert!((added..=added + unknown).contains(&sum), "{added} {unknown} {sum}");
+    assert_eq!(added + unknown, ROUNDS);
+    assert!(client.reconnections(memory).unwrap() >= 10);
+    until("one connection is left", || server.clients() == 1);
+}
