@@ -19,7 +19,7 @@ mod rmc;
 mod run;
 mod values;
 
-use crate::settings::{ChannelAdvice, FabricName, Wordcount};
+use crate::settings::{ChannelAdvice, FabricName, LendMemory, Wordcount};
 use channels::BenchChannelsArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fabric::{FabricArguments, PlacesArguments};
@@ -31,6 +31,7 @@ use farside_bench::settings::{
     BenchFabric, BenchGraph, BenchRmc, BenchYcsb, Effort, KernelName, Measure, TRANSFER_BYTES_MAX,
     Test,
 };
+use farside_bootstrap::Endpoint;
 use farside_command::settings::FabricKind;
 use farside_command::units::{bytes, message_bytes, seconds};
 use farside_doctor::Doctor;
@@ -55,6 +56,7 @@ Examples:
   farside bench memory                the cost of each operation, with a baseline
   farside rmc build search.c          compiles and verifies a remote memory call
   farside rmc serve lists --memory 0=nodes.bin     runs remote memory calls on a file's contents
+  farside lend --bytes 4G             memory that programs use while this process sleeps
   farside doctor                      checks this machine, with a command for each fix
   farside key new cluster.key         creates the secret key of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Agent(AgentArguments),
     /// Count the words of files in a shared table
     Wordcount(WordcountArguments),
+    /// Lend memory that clients read and write without this process, until Ctrl-C
+    Lend(LendArguments),
     /// List the data channels with their measurements, or those that meet given requirements
     Channels(ChannelsArguments),
     /// Run benchmarks, each with a baseline from the same run
@@ -195,6 +199,38 @@ pub(crate) struct UpArguments {
     keep_stopped: bool,
     #[command(flatten)]
     places: PlacesArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside lend --bytes 4GiB --name pool                      to programs of this machine, over shm
+  farside lend --bytes 4GiB --listen 10.0.0.1:7471 --key cluster.key     to other hosts, over TCP
+  farside lend --bytes 64M --listen 10.0.0.1:7471 --fabric verbs --key cluster.key
+
+Prints the address that clients open (farside::onesided), then sleeps: requests of clients are executed by the
+fabric, over shm by the client itself. With --json each event is a line: lending, ended.")]
+pub(crate) struct LendArguments {
+    /// How much, with K, M or G
+    #[arg(long, value_parser = bytes)]
+    bytes: u64,
+    /// The name for clients
+    #[arg(long, default_value = "pool")]
+    name: String,
+    /// Listen at HOST:PORT for clients of other hosts (port 0 selects a free port)
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<Endpoint>,
+    /// Clients can only read
+    #[arg(long)]
+    read_only: bool,
+    /// Maximum number of clients
+    #[arg(long, default_value_t = 1024, value_name = "COUNT")]
+    clients_max: usize,
+    /// Serve other machines without a key: every process that reaches the address can use the memory
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    choice: FabricArguments,
 }
 
 #[derive(Args, Debug)]
@@ -623,6 +659,7 @@ convert! {
         nodes, nodes_max, name, memory_bytes, cache_bytes, line_bytes, restart, keep_stopped, places,
     }
     WordcountArguments => Wordcount { files, nodes, places }
+    LendArguments => LendMemory { name, listen, bytes, read_only, clients_max, insecure, choice }
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }

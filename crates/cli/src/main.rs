@@ -9,6 +9,8 @@ mod arguments;
 mod channels;
 mod info;
 mod key;
+mod lend;
+mod listening;
 mod rmc;
 mod settings;
 mod wordcount;
@@ -54,6 +56,7 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Worker(arguments) => worker::run(arguments.key, !arguments.without_files),
         Command::Node(arguments) => node::run(&arguments.into(), output),
         Command::Agent(arguments) => agent::run(&arguments.into(), output),
+        Command::Lend(arguments) => lend::run(&arguments.into(), output),
         Command::Info => info::run(output),
         Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
         Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),

@@ -4,11 +4,15 @@
 mod common;
 
 use common::{Folder, farside, json, name, output, runs, signal, text};
+use farside::fabrics::{self, Fabric};
+use farside::onesided::{MemoryClient, MemoryClientOptions};
+use farside::security::Security;
 use farside::{Config, ErrorCode, Node};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A running `farside up`.
@@ -195,9 +199,49 @@ fn process_memory_beyond_the_machine_is_refused() {
     assert!(said.contains("4 nodes of up to memory_bytes"), "{said}");
 }
 
+/// A program opens what the command lends by the address that it prints, until it is interrupted.
+fn lends(options: &[&str], fabric: &Arc<dyn Fabric>) {
+    let mut child = farside(&[])
+        .args(["lend", "--json", "--bytes", "1MiB", "--name", &name()])
+        .args(options)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let lending = json(&line);
+    assert_eq!((&lending["event"], &lending["bytes"]), (&"lending".into(), &(1 << 20).into()));
+    let second = Duration::from_secs(20);
+    let mut client = MemoryClient::new(fabric, &MemoryClientOptions::default()).unwrap();
+    let memory = client.open(lending["address"].as_str().unwrap(), second).unwrap();
+    let added = client.fetch_add(memory.at(8), 3).unwrap();
+    assert_eq!(client.wait(added, second), Ok(0));
+    let again = client.fetch_add(memory.at(8), 3).unwrap();
+    assert_eq!(client.wait(again, second), Ok(3));
+    signal(child.id(), Signal::INT);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(json(&rest)["event"], "ended");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn process_lend_serves_clients_until_it_is_interrupted() {
+    lends(&[], &fabrics::shared_memory().unwrap());
+    let tcp = fabrics::open("tcp://127.0.0.1:1", Security::open()).unwrap();
+    lends(&["--listen", "127.0.0.1:0"], &tcp);
+    let open = output(&[], &["lend", "--bytes", "1M", "--listen", "0.0.0.0:0"]);
+    assert_eq!(open.status.code(), Some(2));
+    assert!(text(&open.stderr).contains("farside key new"), "{}", text(&open.stderr));
+    let none = output(&[], &["lend", "--bytes", "0", "--name", &name()]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("zero"), "{}", text(&none.stderr));
+}
+
 #[test]
 fn process_every_command_has_help_with_examples() {
-    for command in ["demo", "up", "wordcount", "doctor", "info", "channels"] {
+    for command in ["demo", "up", "wordcount", "lend", "doctor", "info", "channels"] {
         let help = output(&[], &[command, "--help"]);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");

@@ -2,17 +2,16 @@
 
 use super::check::counted;
 use super::membership::{Membership, MembershipEvent};
+use crate::listening::check_security;
 use crate::settings::{Lend, LendFrom, OnlyFor, RmcServe};
 use farside::ErrorCode;
 use farside::call::{CallServer, ServerOptions};
 use farside_base::Access;
-use farside_bootstrap::Address;
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes, count};
 use farside_command::{input_file, result_file, signals};
 use farside_fabric::Arena;
-use farside_launcher::agent::is_loopback;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -163,7 +162,7 @@ pub(crate) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     let options = options(arguments)?;
     let plans = plans(&arguments.memory)?;
     check_restrictions(arguments)?;
-    check_security(arguments)?;
+    check_security(&arguments.at, &arguments.choice, arguments.insecure)?;
     let host = arguments.beside.as_deref().map(|host| {
         choice::address_to_call(&arguments.choice, host, choice::EXECUTOR, &arguments.at)
     });
@@ -319,22 +318,6 @@ fn check_restrictions(arguments: &RmcServe) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
-}
-
-/// Refuses to listen on other hosts' networks without a key, unless `--insecure` is given.
-fn check_security(arguments: &RmcServe) -> Result<(), Failure> {
-    let whole = arguments.at.split_once('/').map_or(&*arguments.at, |(host, _)| host);
-    let host = format!("{whole}/{}", choice::EXECUTOR).parse::<Address>();
-    let beyond = host.is_ok_and(|address| !is_loopback(&address.endpoint));
-    if beyond && arguments.choice.key.is_none() && !arguments.insecure {
-        return Err(Failure::usage(format!(
-            "without a key every process that can reach {} could read and write the lent memory: create \
-             one with `farside key new cluster.key`, copy it to every host and give --key cluster.key. \
-             On a private network, --insecure allows serving without a key",
-            arguments.at
-        )));
-    }
-    Ok(())
 }
 
 /// Waits until the memory of the host is available.

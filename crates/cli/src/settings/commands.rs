@@ -1,7 +1,8 @@
-//! A count of words, and advice on channels.
+//! A count of words, lent memory, and advice on channels.
 
 use farside::channel::Requirements;
-use farside_command::settings::Places;
+use farside_bootstrap::Endpoint;
+use farside_command::settings::{FabricSettings, Places};
 use std::path::PathBuf;
 
 /// A count of the words of files.
@@ -10,6 +11,20 @@ pub(crate) struct Wordcount {
     pub(crate) files: Vec<PathBuf>,
     pub(crate) nodes: u16,
     pub(crate) places: Places,
+}
+
+/// Memory lent to clients.
+#[derive(Debug)]
+pub(crate) struct LendMemory {
+    /// The name, and where it is between hosts.
+    pub(crate) name: String,
+    pub(crate) listen: Option<Endpoint>,
+    pub(crate) bytes: u64,
+    pub(crate) read_only: bool,
+    pub(crate) clients_max: usize,
+    /// Whether it serves other machines without a key.
+    pub(crate) insecure: bool,
+    pub(crate) choice: FabricSettings,
 }
 
 /// A request for advice on channels.
