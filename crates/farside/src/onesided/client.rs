@@ -1,6 +1,7 @@
 //! The using end: requests on memory that servers lend.
 
-use super::engine::{Engine, SlotName};
+use super::engine::{Engine, REQUESTS_MAX, SlotName};
+use super::ranges::RangeList;
 use super::request::{Action, RequestSpec};
 use crate::buffer::Buffer;
 use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
@@ -109,8 +110,8 @@ impl MemoryClient {
     /// # Errors
     /// `BadConfiguration` for no requests or too many; `FabricLacks`; `System`.
     pub fn new(fabric: &Arc<dyn Fabric>, options: &MemoryClientOptions) -> Result<Self, Error> {
-        if !(1..=1 << 20).contains(&options.requests_max) {
-            let text = format!("requests_max is {}: 1 to 1,048,576", options.requests_max);
+        if !(1..=REQUESTS_MAX).contains(&(options.requests_max as usize)) {
+            let text = format!("requests_max is {}: 1 to {REQUESTS_MAX}", options.requests_max);
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let number = RandomState::new().hash_one("client");
@@ -226,9 +227,7 @@ impl MemoryClient {
         buffer: &Buffer,
         range: Range<u64>,
     ) -> Result<RequestId, Error> {
-        if !buffer.is_of(&self.fabric) {
-            return Err(Error::with(ErrorCode::BadForm, "the buffer is of another fabric"));
-        }
+        self.of_this_fabric(buffer)?;
         let bytes = range.end.saturating_sub(range.start);
         self.request(at, action, bytes, Some((buffer, range.start)))
     }
@@ -323,7 +322,63 @@ impl MemoryClient {
     ) -> Result<RequestId, Error> {
         self.own(at.memory)?;
         let (memory, offset) = (at.memory.number, at.offset);
-        self.engine.request(RequestSpec { memory, action, offset, bytes, local }).map(RequestId)
+        let spec = RequestSpec { memory, action, offset, bytes, local, ranges: None };
+        self.engine.request(spec).map(RequestId)
+    }
+
+    /// Reads the ranges of a list, which begin at `from`, into those of a buffer, which begin at `at`.
+    ///
+    /// One request with one outcome. Ranges that are adjacent in the remote memory share a work request, with up to
+    /// `slices_max` pieces in the buffer; those that are adjacent in both are one piece. There is no order between the
+    /// ranges. *Cost*: an allocation, and a round trip for as many work requests as the fabric has in flight.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); the text names the first range that is wrong, and nothing is moved then. The outcome's
+    /// text names the first range that failed; any of the others may have been moved.
+    pub fn read_ranges(
+        &mut self,
+        from: RemoteAddress,
+        into: &Buffer,
+        at: u64,
+        ranges: &RangeList,
+    ) -> Result<RequestId, Error> {
+        self.transfer_ranges(Action::Read, from, (into, at), ranges)
+    }
+
+    /// Writes the ranges of a buffer, which begin at `at`, to those of the remote memory, which begin at `to`; see
+    /// [`read_ranges`](Self::read_ranges).
+    ///
+    /// # Errors
+    /// As `read_ranges`.
+    pub fn write_ranges(
+        &mut self,
+        to: RemoteAddress,
+        from: &Buffer,
+        at: u64,
+        ranges: &RangeList,
+    ) -> Result<RequestId, Error> {
+        self.transfer_ranges(Action::Write, to, (from, at), ranges)
+    }
+
+    fn transfer_ranges(
+        &mut self,
+        action: Action,
+        RemoteAddress { memory, offset }: RemoteAddress,
+        local: (&Buffer, u64),
+        ranges: &RangeList,
+    ) -> Result<RequestId, Error> {
+        self.own(memory)?;
+        self.of_this_fabric(local.0)?;
+        let (bytes, local, ranges) = (ranges.bytes(), Some(local), Some(ranges));
+        let spec = RequestSpec { memory: memory.number, action, offset, bytes, local, ranges };
+        self.engine.request(spec).map(RequestId)
+    }
+
+    fn of_this_fabric(&self, buffer: &Buffer) -> Result<(), Error> {
+        if buffer.is_of(&self.fabric) {
+            return Ok(());
+        }
+        Err(Error::with(ErrorCode::BadForm, "the buffer is of another fabric"))
     }
 
     /// Posts the queued requests: with one doorbell for up to 32, of all memories.

@@ -11,6 +11,7 @@
 //! begins only when all posted ones have completed.
 
 use super::hello::{LendReply, encode_hello};
+use super::ranges::{RANGES_MAX, RangeList};
 use super::request::{Action, RequestSpec};
 use crate::buffer::Buffer;
 use crate::progress::{ConnectionEvent, EnginePort, Progress};
@@ -20,11 +21,14 @@ use farside_base::{
     Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken, RemoteRegionId,
     RemoteSlice, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Fabric, Stop};
+use farside_fabric::{Fabric, Posted, Stop};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Most requests of a client.
+pub(super) const REQUESTS_MAX: usize = (1 << 20) - 1;
 /// Most requests posted with one doorbell.
 const BATCH: usize = 32;
 /// The receive that an unexpected message takes.
@@ -87,8 +91,31 @@ struct Slot {
     /// Keeps the local memory registered.
     buffer: Option<Buffer>,
     outcome: Result<u64, Error>,
+    /// Of a request that moves a list of ranges.
+    list: Option<Box<ListState>>,
     /// Nothing waits for the outcome: the slot is free at its end.
     is_forgotten: bool,
+}
+
+/// How far a list of ranges is. Its requests are those of [`RangeList::group`], named by their first ranges.
+struct ListState {
+    ranges: RangeList,
+    /// The first range that was not posted.
+    next: u32,
+    /// Requests posted and not completed.
+    posted: u32,
+    /// Requests to be repeated, before the next range.
+    repeated: VecDeque<u32>,
+    /// The first failure, and how many requests failed: nothing more is posted.
+    failure: Option<(Error, u32)>,
+}
+
+/// A request of a list, ready to be posted.
+struct ListWork {
+    first: u32,
+    ranges: u32,
+    remote: u64,
+    slices: Range<usize>,
 }
 
 /// A request in its slot.
@@ -116,6 +143,10 @@ pub(super) struct Engine {
     unsettled: usize,
     client: u64,
     reconnect: Duration,
+    slices_max: usize,
+    /// Of the batch that is being posted.
+    list_works: Vec<ListWork>,
+    slices: Vec<LocalSlice>,
 }
 
 impl Engine {
@@ -140,6 +171,7 @@ impl Engine {
             local: guard,
             buffer: None,
             outcome: Ok(0),
+            list: None,
             is_forgotten: false,
         };
         Ok(Self {
@@ -155,6 +187,9 @@ impl Engine {
             unsettled: 0,
             client,
             reconnect,
+            slices_max: fabric.capabilities().slices_max.max(1) as usize,
+            list_works: Vec::with_capacity(BATCH),
+            slices: Vec::new(),
         })
     }
 
@@ -224,6 +259,7 @@ impl Engine {
             None => words.local(u64::from(number) * 8, 8),
         };
         slot.buffer = spec.local.map(|(buffer, _)| buffer.clone());
+        slot.list = spec.ranges.map(ListState::new).map(Box::new);
         slot.stage = SlotStage::Queued;
         (slot.memory, slot.action) = (spec.memory, spec.action);
         (slot.offset, slot.bytes) = (spec.offset, spec.bytes);
@@ -275,7 +311,7 @@ impl Engine {
 
     fn end_request(&mut self, number: u32, outcome: Result<u64, Error>) {
         let slot = &mut self.slots[number as usize];
-        slot.buffer = None;
+        (slot.buffer, slot.list) = (None, None);
         slot.outcome = outcome;
         slot.stage = SlotStage::Ended;
         let name = SlotName { slot: number, generation: slot.generation };
@@ -485,7 +521,7 @@ impl Engine {
     }
 
     /// Handles a completion that failed: repeats what may be repeated.
-    fn failed_request(&mut self, number: u32, completion: &Completion) {
+    fn failed_request(&mut self, number: u32, range: u32, completion: &Completion) {
         let slot = &mut self.slots[number as usize];
         let (memory, is_atomic) = (slot.memory, slot.action.is_atomic());
         let trouble = self.port.trouble(completion.link).unwrap_or_default();
@@ -498,7 +534,15 @@ impl Engine {
         };
         let error = Error::with(code, trouble);
         let is_lost = code == ErrorCode::PeerLost;
-        if is_lost && !is_atomic {
+        if let Some(list) = &mut slot.list {
+            list.failed(range, &error, is_lost);
+            // Else it waits to be posted already.
+            if is_lost && slot.stage == SlotStage::Posted && list.failure.is_none() {
+                slot.stage = SlotStage::Queued;
+                self.memories[memory as usize].repeated.push_back(number);
+            }
+            self.end_list(number);
+        } else if is_lost && !is_atomic {
             slot.stage = SlotStage::Queued;
             // Completions come in the order of the posts.
             self.memories[memory as usize].repeated.push_back(number);
@@ -518,6 +562,25 @@ impl Engine {
     }
 }
 
+/// Bits of a slot and of its generation in the id of a request; the others are a range of a list.
+const SLOT_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 20;
+const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+const _: () = assert!(REQUESTS_MAX <= 1 << SLOT_BITS);
+const _: () = assert!(RANGES_MAX <= 1 << (64 - SLOT_BITS - GENERATION_BITS));
+
+fn encode_id(number: u32, generation: u32, range: u32) -> WorkId {
+    let high = u64::from(range) << GENERATION_BITS | u64::from(generation & GENERATION_MASK);
+    WorkId(high << SLOT_BITS | u64::from(number))
+}
+
+/// Returns the slot, the low bits of its generation, and the range.
+fn decode_id(id: WorkId) -> (u32, u32, u32) {
+    let number = id.0 as u32 & ((1 << SLOT_BITS) - 1);
+    let generation = (id.0 >> SLOT_BITS) as u32 & GENERATION_MASK;
+    (number, generation, (id.0 >> (SLOT_BITS + GENERATION_BITS)) as u32)
+}
+
 /// The error of an atomic whose connection was lost.
 fn indeterminate(error: &Error) -> Error {
     Error::with(ErrorCode::Indeterminate, error.detail.clone())
@@ -532,10 +595,10 @@ impl Slot {
         };
         let at = RemoteSlice { region, offset: self.offset };
         Some(Work {
-            id: WorkId(u64::from(self.generation) << 32 | u64::from(number)),
+            id: encode_id(number, self.generation, 0),
             link,
             flags: WorkFlags { signalled: true, ..WorkFlags::default() },
-            operation: self.action.operation(at, &self.local, self.bytes),
+            operation: self.action.operation(at, std::slice::from_ref(&self.local), self.bytes),
         })
     }
 
@@ -574,21 +637,31 @@ impl Progress for Engine {
             }
             return;
         }
-        let (number, generation) = (completion.id.0 as u32, (completion.id.0 >> 32) as u32);
-        let Some(slot) = self.slots.get(number as usize) else {
+        let (number, generation, range) = decode_id(completion.id);
+        let Some(slot) = self.slots.get_mut(number as usize) else {
             return;
         };
         // Else it is of a link that was closed, and the request has ended.
-        if slot.stage != SlotStage::Posted || slot.generation != generation {
+        let is_current = slot.generation & GENERATION_MASK == generation;
+        let is_posted = slot.stage == SlotStage::Posted;
+        if !is_current || !(is_posted || slot.list.is_some() && slot.stage == SlotStage::Queued) {
             return;
         }
         let memory = slot.memory;
         self.memories[memory as usize].posted -= 1;
         if completion.status != CompletionStatus::Success {
-            return self.failed_request(number, completion);
+            return self.failed_request(number, range, completion);
         }
-        let value = if slot.action.has_value() { self.value(number) } else { 0 };
-        self.end_request(number, Ok(value));
+        match &mut slot.list {
+            Some(list) => {
+                list.posted -= 1;
+                self.end_list(number);
+            }
+            None => {
+                let value = if slot.action.has_value() { self.value(number) } else { 0 };
+                self.end_request(number, Ok(value));
+            }
+        }
         self.settle_losing(memory);
     }
 
@@ -607,24 +680,16 @@ impl Progress for Engine {
 
     fn post(&mut self) -> bool {
         let mut any = false;
-        loop {
-            let Self { port, memories, slots, ready, .. } = self;
-            let work = |at: usize| {
-                let number = *ready.get(at)?;
-                slots[number as usize].work(number, memories)
-            };
-            let Some(posted) = port.post_batch::<BATCH>(ready.len().min(BATCH), work) else {
+        while let Some(first) = self.ready.front().copied() {
+            let is_list = self.slots[first as usize].list.is_some();
+            let posted = if is_list { self.post_list(first) } else { self.post_single() };
+            let Some(Posted { accepted, stop }) = posted else {
                 return any;
             };
-            any |= posted.accepted > 0;
-            for number in ready.drain(..posted.accepted) {
-                let slot = &mut slots[number as usize];
-                slot.stage = SlotStage::Posted;
-                memories[slot.memory as usize].posted += 1;
-            }
-            match posted.stop {
+            any |= accepted > 0;
+            match stop {
                 Some(Stop::Invalid(what)) => {
-                    let Some(refused) = ready.pop_front() else {
+                    let Some(refused) = self.ready.pop_front() else {
                         return any;
                     };
                     let code = if what.starts_with("lacks") {
@@ -632,10 +697,152 @@ impl Progress for Engine {
                     } else {
                         ErrorCode::BadForm
                     };
-                    self.end_request(refused, Err(Error::with(code, what)));
+                    let error = Error::with(code, what);
+                    match &mut self.slots[refused as usize].list {
+                        Some(list) => {
+                            list.failure = Some((error, 1));
+                            self.end_list(refused);
+                        }
+                        None => self.end_request(refused, Err(error)),
+                    }
                 }
                 Some(_) => return any, // posted again after the next poll
                 None => {}
+            }
+        }
+        any
+    }
+}
+
+impl Engine {
+    /// Posts requests at the front of the queue that are no lists.
+    fn post_single(&mut self) -> Option<Posted> {
+        let Self { port, memories, slots, ready, .. } = self;
+        let work = |at: usize| {
+            let number = *ready.get(at)?;
+            slots[number as usize].work(number, memories)
+        };
+        let posted = port.post_batch::<BATCH>(ready.len().min(BATCH), work)?;
+        for number in ready.drain(..posted.accepted) {
+            let slot = &mut slots[number as usize];
+            slot.stage = SlotStage::Posted;
+            memories[slot.memory as usize].posted += 1;
+        }
+        Some(posted)
+    }
+
+    /// Posts the next requests of the list at the front of the queue.
+    fn post_list(&mut self, number: u32) -> Option<Posted> {
+        let Self { port, memories, slots, ready, list_works, slices, slices_max, .. } = self;
+        let slot = &mut slots[number as usize];
+        let memory = memories.get_mut(slot.memory as usize)?;
+        let (Stage::Open(link, region), Some(list)) = (&memory.stage, &mut slot.list) else {
+            return None;
+        };
+        list.next_works(slot.local, *slices_max, list_works, slices);
+        let (action, offset, generation) = (slot.action, slot.offset, slot.generation);
+        let work = |at: usize| {
+            let one = list_works.get(at)?;
+            let at = RemoteSlice { region: *region, offset: offset + one.remote };
+            Some(Work {
+                id: encode_id(number, generation, one.first),
+                link: *link,
+                flags: WorkFlags { signalled: true, ..WorkFlags::default() },
+                operation: action.operation(at, &slices[one.slices.clone()], 0),
+            })
+        };
+        let posted = port.post_batch::<BATCH>(list_works.len(), work)?;
+        for one in &list_works[..posted.accepted] {
+            list.was_posted(one);
+        }
+        memory.posted += posted.accepted;
+        if list.is_posted() {
+            slot.stage = SlotStage::Posted;
+            ready.pop_front();
+        }
+        Some(posted)
+    }
+
+    /// Ends the request of a list if nothing of it is left.
+    fn end_list(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        let Some(list) = slot.list.as_mut().filter(|list| list.posted == 0) else {
+            return;
+        };
+        match list.failure.take() {
+            Some((error, failed)) => {
+                let more =
+                    if failed > 1 { format!("; {failed} requests failed") } else { String::new() };
+                let error = Error { detail: error.detail.clone() + &more, ..error };
+                let is_in = |queue: &VecDeque<u32>| queue.contains(&number);
+                // It may wait to post its rest.
+                if is_in(&self.ready) {
+                    self.ready.retain(|other| *other != number);
+                }
+                let memory = &mut self.memories[slot.memory as usize];
+                memory.held.retain(|other| *other != number);
+                memory.repeated.retain(|other| *other != number);
+                self.end_request(number, Err(error));
+            }
+            None if list.is_posted() && slot.stage == SlotStage::Posted => {
+                self.end_request(number, Ok(0));
+            }
+            None => {}
+        }
+    }
+}
+
+impl ListState {
+    fn new(ranges: &RangeList) -> Self {
+        let repeated = VecDeque::new();
+        Self { ranges: ranges.clone(), next: 0, posted: 0, repeated, failure: None }
+    }
+
+    /// Fills a batch with its next requests.
+    fn next_works(
+        &self,
+        local: LocalSlice,
+        slices_max: usize,
+        works: &mut Vec<ListWork>,
+        slices: &mut Vec<LocalSlice>,
+    ) {
+        works.clear();
+        slices.clear();
+        let mut next = self.next;
+        let mut repeated = self.repeated.iter();
+        while works.len() < BATCH {
+            let (first, is_repeated) = match repeated.next() {
+                Some(first) => (*first, true),
+                None if (next as usize) < self.ranges.count() => (next, false),
+                None => return,
+            };
+            let begins = slices.len();
+            let (ranges, remote) = self.ranges.group(first, local, slices_max, slices);
+            next += if is_repeated { 0 } else { ranges };
+            works.push(ListWork { first, ranges, remote, slices: begins..slices.len() });
+        }
+    }
+
+    fn was_posted(&mut self, work: &ListWork) {
+        self.posted += 1;
+        if self.repeated.pop_front().is_none() {
+            self.next = work.first + work.ranges;
+        }
+    }
+
+    fn is_posted(&self) -> bool {
+        self.repeated.is_empty() && self.next as usize == self.ranges.count()
+    }
+
+    /// A request of it failed: it is repeated if its connection was lost.
+    fn failed(&mut self, first: u32, error: &Error, is_lost: bool) {
+        self.posted -= 1;
+        match &mut self.failure {
+            Some((_, failed)) => *failed += 1,
+            None if is_lost => self.repeated.push_back(first),
+            None => {
+                let text = format!("range {first} of the list: {}", error.detail);
+                self.failure = Some((Error::with(error.code, text), 1));
             }
         }
     }

@@ -32,10 +32,12 @@
 mod client;
 mod engine;
 mod hello;
+mod ranges;
 mod request;
 mod server;
 
 pub use crate::buffer::Buffer;
 pub use client::{MemoryClient, MemoryClientOptions, RemoteAddress, RemoteMemory, RequestId};
 pub use farside_base::{Access, FlushScope, RegionKind};
+pub use ranges::{RANGES_MAX, RangeList, TransferRange};
 pub use server::{LendOptions, MemoryServer};

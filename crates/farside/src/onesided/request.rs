@@ -1,5 +1,6 @@
 //! Requests: what each does, and what it needs.
 
+use super::ranges::RangeList;
 use crate::buffer::Buffer;
 use crate::{Error, ErrorCode};
 use farside_base::{Access, FlushScope, LocalSlice, Operation, RegionToken, RemoteSlice, Source};
@@ -42,17 +43,15 @@ impl Action {
     pub(super) fn operation<'a>(
         &self,
         at: RemoteSlice,
-        local: &'a LocalSlice,
+        local: &'a [LocalSlice],
         bytes: u64,
     ) -> Operation<'a> {
-        let into = *local;
+        let into = local[0];
         match *self {
-            Self::Read => Operation::Read { into: std::slice::from_ref(local), from: at },
-            Self::Write => Operation::Write {
-                source: Source::Gather(std::slice::from_ref(local)),
-                to: at,
-                immediate: None,
-            },
+            Self::Read => Operation::Read { into: local, from: at },
+            Self::Write => {
+                Operation::Write { source: Source::Gather(local), to: at, immediate: None }
+            }
             Self::FetchAdd(add) => Operation::FetchAdd { at, add, into },
             Self::CompareSwap { expected, new } => {
                 Operation::CompareSwap { at, expected, new, into }
@@ -80,6 +79,8 @@ pub(super) struct RequestSpec<'a> {
     pub(super) bytes: u64,
     /// The local bytes of a READ or WRITE.
     pub(super) local: Option<(&'a Buffer, u64)>,
+    /// The ranges of both, from there on; `bytes` is theirs.
+    pub(super) ranges: Option<&'a RangeList>,
 }
 
 impl RequestSpec<'_> {
@@ -88,6 +89,10 @@ impl RequestSpec<'_> {
         let Self { action, offset, bytes, .. } = *self;
         if bytes == 0 && !matches!(action, Action::Flush(_)) {
             return Err(ErrorCode::ZeroSize.into());
+        }
+        if let (Some(ranges), Some((buffer, at))) = (self.ranges, self.local) {
+            self.check_access(lent)?;
+            return ranges.check((at, buffer.len() as u64), (offset, lent.bytes));
         }
         if bytes > u64::from(u32::MAX) && self.local.is_some() {
             let text = format!("{bytes} B; a request has at most {} B", u32::MAX);
@@ -101,10 +106,7 @@ impl RequestSpec<'_> {
         if is_word && !offset.is_multiple_of(8) {
             return Err(Error::with(ErrorCode::Misaligned, format!("a word at {offset}")));
         }
-        if !lent.access.allows(action.access()) {
-            let text = format!("{action:?} on memory lent for {:?}", lent.access);
-            return Err(Error::with(ErrorCode::AccessDenied, text));
-        }
+        self.check_access(lent)?;
         match self.local {
             Some((buffer, at)) if at > buffer.len() as u64 || bytes > buffer.len() as u64 - at => {
                 let text = format!("{bytes} B at {at} of a buffer of {} B", buffer.len());
@@ -112,5 +114,14 @@ impl RequestSpec<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    fn check_access(&self, lent: &RegionToken) -> Result<(), Error> {
+        let action = self.action;
+        if !lent.access.allows(action.access()) {
+            let text = format!("{action:?} on memory lent for {:?}", lent.access);
+            return Err(Error::with(ErrorCode::AccessDenied, text));
+        }
+        Ok(())
     }
 }
