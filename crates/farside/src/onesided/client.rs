@@ -441,6 +441,7 @@ impl MemoryClient {
     }
 
     fn poll_request(&mut self, request: RequestId) -> Result<Option<u64>, Error> {
+        self.engine.post(); // first: it may complete at once
         self.engine.poll_once();
         self.engine.take(request.0)
     }
