@@ -147,6 +147,7 @@ errors! {
     33 TooManyRequests Exhausted Caller Later "All request slots of the client are taken." "Take the outcomes of requests that have ended, or raise MemoryClientOptions::requests_max.";
     34 Indeterminate Lost Environment No "The connection was lost with an atomic in flight; whether it took effect is unknown." "Read the word, and decide by its value.";
     35 AccessDenied Misuse Caller No "The memory does not grant this access." "Use an access that it grants, or lend it with more.";
+    36 Torn Conflict Environment Later "The content was published again during each attempt to read it." "Try again; a writer that publishes less often leaves more time.";
     40 NodeLost Lost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
     41 LineLost Lost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
     42 NodeClosed Disconnected Caller No "This node has left its cluster." "Join again.";

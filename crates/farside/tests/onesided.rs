@@ -9,7 +9,7 @@ use farside::channel::{Kind, Options, Receiver};
 use farside::fabrics::Fabric;
 use farside::onesided::{
     Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
-    RangeList, RemoteMemory, TransferRange,
+    Publication, RangeList, RemoteMemory, TransferRange,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Random;
@@ -42,6 +42,8 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     clients_have_a_limit
     ranges_are_moved_to_their_places
     wrong_ranges_move_nothing
+    snapshots_are_of_one_generation
+    writers_that_meet_are_reported
 ) with crate::fabrics::named }
 
 fn server(fabric: &Arc<dyn Fabric>, name: &str) -> MemoryServer {
@@ -467,6 +469,104 @@ fn wrong_ranges_move_nothing(make: &Make) {
         let write = client.write_ranges(memory.at(0), &buffer, 0, &small).unwrap();
         client.wait(write, WATCHDOG).unwrap();
     }
+}
+
+/// A word is whole in each snapshot, and the number of the generation is that of the content.
+fn snapshots_are_of_one_generation(make: &Make) {
+    const CONTENT: u64 = 16 << 10;
+    const GENERATIONS: u64 = 300;
+    let server = server(&make(), &unique_name("generations"));
+    let (writer_fabric, reader_fabrics) = (make(), [make(), make()]);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = reader_fabrics
+            .iter()
+            .map(|fabric| {
+                scope.spawn(|| {
+                    let (mut client, memory) =
+                        client_of(fabric, &server, &MemoryClientOptions::default());
+                    let mut content = Publication::new(memory.at(64), CONTENT).unwrap();
+                    let buffer = client.register(CONTENT).unwrap();
+                    let (mut last, mut seen) = (0, 0);
+                    while !ends.load(Ordering::SeqCst) || seen == 0 {
+                        match content.snapshot(&mut client, &buffer, 0, WATCHDOG) {
+                            Ok(None) => assert_eq!(last, 0),
+                            Ok(Some(generation)) => {
+                                assert!(generation >= last, "{generation} after {last}");
+                                let mut bytes = vec![0; CONTENT as usize];
+                                buffer.read(0, &mut bytes).unwrap();
+                                let words = bytes.chunks(8);
+                                assert!(words.clone().all(|word| word == generation.to_le_bytes()));
+                                (last, seen) = (generation, seen + 1);
+                            }
+                            Err(error) => assert_eq!(error.code, ErrorCode::Torn),
+                        }
+                    }
+                    (last, seen)
+                })
+            })
+            .collect();
+        let (mut client, memory) =
+            client_of(&writer_fabric, &server, &MemoryClientOptions::default());
+        let mut content = Publication::new(memory.at(64), CONTENT).unwrap();
+        let buffer = client.register(CONTENT).unwrap();
+        let rows = RangeList::strided(16, 1024, 1024, 1024).unwrap();
+        for generation in 1..=GENERATIONS {
+            buffer.write(0, &generation.to_le_bytes().repeat(CONTENT as usize / 8)).unwrap();
+            let published = match generation % 2 {
+                0 => content.publish(&mut client, &buffer, 0, WATCHDOG),
+                _ => content.publish_ranges(&mut client, &buffer, 0, &rows, WATCHDOG),
+            };
+            assert_eq!(published, Ok(generation));
+        }
+        ends.store(true, Ordering::SeqCst);
+        for reader in readers {
+            let (last, seen) = reader.join().unwrap();
+            assert!(last <= GENERATIONS && seen > 0);
+        }
+        // At rest, two requests suffice.
+        let buffer = client.register(CONTENT).unwrap();
+        let last = content.snapshot(&mut client, &buffer, 0, WATCHDOG);
+        assert_eq!(last, Ok(Some(GENERATIONS)));
+    });
+}
+
+/// Of two writers that meet one fails: as many generations as calls that succeeded.
+fn writers_that_meet_are_reported(make: &Make) {
+    let (server, mut client, memory) = pair(make, "writers");
+    let fabrics = [make(), make()];
+    let published: u64 = std::thread::scope(|scope| {
+        let writers = fabrics.each_ref().map(|fabric| {
+            scope.spawn(|| {
+                let (mut client, memory) =
+                    client_of(fabric, &server, &MemoryClientOptions::default());
+                let buffer = client.register(64).unwrap();
+                let mut place = Publication::new(memory.at(0), 64).unwrap();
+                let mut published = 0;
+                for _ in 0..500 {
+                    match place.publish(&mut client, &buffer, 0, WATCHDOG) {
+                        Ok(_) => published += 1,
+                        Err(error) => assert_eq!(error.code, ErrorCode::Busy),
+                    }
+                }
+                published
+            })
+        });
+        writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+    });
+    let buffer = client.register(4096).unwrap();
+    let place = |offset, bytes| Publication::new(memory.at(offset), bytes);
+    let mut one = place(0, 64).unwrap();
+    assert_eq!(one.snapshot(&mut client, &buffer, 0, WATCHDOG), Ok(Some(published)));
+    assert_eq!(code(place(0, 0)), ErrorCode::ZeroSize);
+    assert_eq!(code(place(4, 64)), ErrorCode::Misaligned);
+    assert_eq!(code(place(0, 1 << 32)), ErrorCode::TooLarge);
+    assert_eq!(code(place(BYTES - Publication::footprint(64) + 8, 64)), ErrorCode::OutOfBounds);
+    assert!(place(BYTES - Publication::footprint(64), 64).is_ok());
+    let long = RangeList::strided(2, 64, 64, 64).unwrap();
+    let past = one.publish_ranges(&mut client, &buffer, 0, &long, WATCHDOG);
+    assert_eq!(code(past), ErrorCode::OutOfBounds);
+    assert_eq!(one.snapshot(&mut client, &buffer, 0, WATCHDOG), Ok(Some(published)));
 }
 
 /// A list whose connection is cut within it is moved whole, and a server that ends fails it.

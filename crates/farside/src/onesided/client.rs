@@ -70,6 +70,23 @@ pub struct RemoteAddress {
     offset: u64,
 }
 
+impl RemoteAddress {
+    /// Returns its memory.
+    pub const fn memory(&self) -> RemoteMemory {
+        self.memory
+    }
+
+    /// Returns its offset.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the address this many bytes later.
+    pub(super) const fn plus(self, bytes: u64) -> Self {
+        Self { offset: self.offset.saturating_add(bytes), ..self }
+    }
+}
+
 /// A request of a [`MemoryClient`], by which its outcome is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RequestId(SlotName);
@@ -296,6 +313,14 @@ impl MemoryClient {
         self.word(to, Action::AtomicWrite(value))
     }
 
+    /// Reads a word of 8 bytes, whole; the outcome is its value.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); `Misaligned`.
+    pub fn read_word(&mut self, at: RemoteAddress) -> Result<RequestId, Error> {
+        self.word(at, Action::ReadWord)
+    }
+
     fn word(&mut self, at: RemoteAddress, action: Action) -> Result<RequestId, Error> {
         self.request(at, action, 8, None)
     }
@@ -520,12 +545,17 @@ impl MemoryClient {
         Ok(())
     }
 
-    fn wait_or_forget(&mut self, request: RequestId, timeout: Duration) -> Result<(), Error> {
+    /// Waits for a request; discards its outcome after an error.
+    pub(super) fn wait_or_forget(
+        &mut self,
+        request: RequestId,
+        timeout: Duration,
+    ) -> Result<u64, Error> {
         let outcome = self.wait(request, timeout);
         if outcome.is_err() {
             self.forget(request);
         }
-        outcome.map(drop)
+        outcome
     }
 }
 

@@ -32,6 +32,7 @@
 mod client;
 mod engine;
 mod hello;
+mod publication;
 mod ranges;
 mod request;
 mod server;
@@ -39,5 +40,6 @@ mod server;
 pub use crate::buffer::Buffer;
 pub use client::{MemoryClient, MemoryClientOptions, RemoteAddress, RemoteMemory, RequestId};
 pub use farside_base::{Access, FlushScope, RegionKind};
+pub use publication::Publication;
 pub use ranges::{RANGES_MAX, RangeList, TransferRange};
 pub use server::{LendOptions, MemoryServer};

@@ -9,12 +9,25 @@ use farside_base::{Access, FlushScope, LocalSlice, Operation, RegionToken, Remot
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Read,
+    /// Into the result word.
+    ReadWord,
     Write,
     FetchAdd(u64),
-    CompareSwap { expected: u64, new: u64 },
+    CompareSwap {
+        expected: u64,
+        new: u64,
+    },
     Swap(u64),
-    MaskedCompareSwap { expected: u64, compare_mask: u64, new: u64, swap_mask: u64 },
-    MaskedFetchAdd { add: u64, boundaries: u64 },
+    MaskedCompareSwap {
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    },
+    MaskedFetchAdd {
+        add: u64,
+        boundaries: u64,
+    },
     AtomicWrite(u64),
     Flush(FlushScope),
 }
@@ -22,17 +35,20 @@ pub(super) enum Action {
 impl Action {
     /// Whether repeating it could have another effect than one execution.
     pub(super) const fn is_atomic(self) -> bool {
-        !matches!(self, Self::Read | Self::Write | Self::Flush(_) | Self::AtomicWrite(_))
+        !matches!(
+            self,
+            Self::Read | Self::ReadWord | Self::Write | Self::Flush(_) | Self::AtomicWrite(_)
+        )
     }
 
-    /// Whether it returns the previous value of a word.
+    /// Whether its outcome is the value of a word.
     pub(super) const fn has_value(self) -> bool {
-        self.is_atomic()
+        self.is_atomic() || matches!(self, Self::ReadWord)
     }
 
     const fn access(self) -> Access {
         match self {
-            Self::Read => Access::READ,
+            Self::Read | Self::ReadWord => Access::READ,
             Self::Write | Self::AtomicWrite(_) => Access::WRITE,
             Self::Flush(_) => Access::FLUSH,
             _ => Access::ATOMIC,
@@ -48,7 +64,7 @@ impl Action {
     ) -> Operation<'a> {
         let into = local[0];
         match *self {
-            Self::Read => Operation::Read { into: local, from: at },
+            Self::Read | Self::ReadWord => Operation::Read { into: local, from: at },
             Self::Write => {
                 Operation::Write { source: Source::Gather(local), to: at, immediate: None }
             }
@@ -102,7 +118,7 @@ impl RequestSpec<'_> {
             let text = format!("{bytes} B at {offset} of a memory of {} B", lent.bytes);
             return Err(Error::with(ErrorCode::OutOfBounds, text));
         }
-        let is_word = action.is_atomic() || matches!(action, Action::AtomicWrite(_));
+        let is_word = action.has_value() || matches!(action, Action::AtomicWrite(_));
         if is_word && !offset.is_multiple_of(8) {
             return Err(Error::with(ErrorCode::Misaligned, format!("a word at {offset}")));
         }
