@@ -45,6 +45,19 @@ impl Buffer {
         self.0.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 
+    /// Copies bytes of another buffer in.
+    pub(crate) fn copy_from(
+        &self,
+        offset: u64,
+        from: &Self,
+        from_offset: u64,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let copied =
+            self.0.region.arena.copy_from(offset, &from.0.region.arena, from_offset, bytes);
+        copied.map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
     /// The bytes as a slice of work requests, unchecked: the fabric refuses one out of bounds.
     pub(crate) fn local(&self, offset: u64, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.0.region.id, offset, bytes }

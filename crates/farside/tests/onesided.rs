@@ -9,7 +9,7 @@ use farside::channel::{Kind, Options, Receiver};
 use farside::fabrics::Fabric;
 use farside::onesided::{
     Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
-    Publication, RangeList, RemoteMemory, TransferRange,
+    Publication, RangeList, RemoteMemory, TransferRange, VectorCosts, VectorIo,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Random;
@@ -42,6 +42,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     clients_have_a_limit
     ranges_are_moved_to_their_places
     wrong_ranges_move_nothing
+    ways_of_vector_io_have_their_counts
     snapshots_are_of_one_generation
     writers_that_meet_are_reported
 ) with crate::fabrics::named }
@@ -378,8 +379,10 @@ fn ranges_are_moved_to_their_places(make: &Make) {
     let (server, mut client, memory) = pair(make, "ranges");
     let mut random = Random::new(7);
     let buffer = client.register(BYTES).unwrap();
-    for round in 0..30 {
-        let list = random_list(&mut random, round);
+    for round in 0..48 {
+        let (list, ranges) = random_list(&mut random, round);
+        let ways = [VectorIo::Auto, VectorIo::Doorbell, VectorIo::Gather, VectorIo::Stage];
+        let list = (list.by(ways[round as usize / 3 % 4]), ranges);
         let (from, at) = (random.below(64) * 8, random.below(64) * 8);
         // The reference: the same moves, range by range.
         let remote: Vec<u8> = (0..BYTES).map(|_| random.byte()).collect();
@@ -443,6 +446,59 @@ fn random_list(random: &mut Random, round: u64) -> (RangeList, Vec<TransferRange
             (RangeList::blocks(bytes, &table).unwrap(), table.iter().map(block).collect())
         }
     }
+}
+
+/// Work requests, doorbells and copies of each way to move pieces (paper 000, figure 3).
+fn ways_of_vector_io_have_their_counts(make: &Make) {
+    const PIECES: usize = 16;
+    let (_server, mut client, memory) = pair(make, "vector");
+    let slices_max = make().capabilities().slices_max as usize;
+    let buffer = client.register(8192).unwrap();
+    let list = RangeList::strided(PIECES, 32, 64, 32).unwrap();
+    let gathered = PIECES.div_ceil(slices_max) as u64;
+    let counts = [
+        (VectorIo::Doorbell, [PIECES as u64, 1, 0]),
+        (VectorIo::Gather, [gathered, 1, 0]),
+        (VectorIo::Stage, [1, 1, PIECES as u64]),
+    ];
+    for write in [true, false] {
+        for (way, expected) in counts {
+            let (before, list) = (client.stats(), list.clone().by(way));
+            let request = match write {
+                true => client.write_ranges(memory.at(0), &buffer, 0, &list),
+                false => client.read_ranges(memory.at(0), &buffer, 0, &list),
+            };
+            client.wait(request.unwrap(), WATCHDOG).unwrap();
+            let after = client.stats();
+            let done = [
+                after.work_requests - before.work_requests,
+                after.doorbells - before.doorbells,
+                after.copies - before.copies,
+            ];
+            assert_eq!(done, expected, "{}", way.name());
+        }
+    }
+    // Short pieces are staged, long ones are not.
+    let explain = |bytes: u32| {
+        let list = RangeList::strided(PIECES, bytes, 8192, bytes.into()).unwrap();
+        list.explain(&make().capabilities(), &VectorCosts::default())
+    };
+    assert_eq!(explain(32).chosen, VectorIo::Stage);
+    assert_ne!(explain(4096).chosen, VectorIo::Stage, "{}", explain(4096));
+    // A list of staged ranges may fail too; its staging memory is not used by the next one before its end.
+    let staged = RangeList::strided(PIECES, 32, 64, 32).unwrap().by(VectorIo::Stage);
+    let mut requests = Vec::new();
+    for round in 0..8_u8 {
+        buffer.write(0, &[round; 1024]).unwrap();
+        let at = memory.at(u64::from(round) * 512);
+        requests.push(client.write_ranges(at, &buffer, 0, &staged).unwrap());
+    }
+    for request in requests {
+        client.wait(request, WATCHDOG).unwrap();
+    }
+    let mut bytes = [0; 8 * 512];
+    client.read_bytes(memory.at(0), &mut bytes, WATCHDOG).unwrap();
+    assert!(bytes.chunks(512).zip(0..).all(|(part, round)| part == [round; 512]));
 }
 
 fn wrong_ranges_move_nothing(make: &Make) {

@@ -1,12 +1,12 @@
 //! The using end: requests on memory that servers lend.
 
 use super::engine::{Engine, REQUESTS_MAX, SlotName};
+use super::options::{MemoryClientOptions, MemoryClientStats};
 use super::ranges::RangeList;
 use super::request::{Action, RequestSpec};
 use crate::buffer::Buffer;
 use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
 use crate::progress::{EnginePort, Progress};
-use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::{Access, FlushScope};
 use farside_fabric::Fabric;
@@ -18,24 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes that [`MemoryClient::read_bytes`] and [`MemoryClient::write_bytes`] move at a time.
 const SCRATCH_BYTES: u64 = 256 * 1024;
-
-/// Options of a [`MemoryClient`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct MemoryClientOptions {
-    /// Most requests whose outcomes were not taken; 1,024 by default.
-    pub requests_max: u32,
-    /// How long a lost connection is established again before its requests fail; 10 s by default, zero: not.
-    pub reconnect: Duration,
-}
-
-setters!(MemoryClientOptions { requests_max: u32, reconnect: Duration });
-
-impl Default for MemoryClientOptions {
-    fn default() -> Self {
-        Self { requests_max: 1024, reconnect: Duration::from_secs(10) }
-    }
-}
 
 /// Memory of a [`MemoryServer`](super::MemoryServer), as a client has opened it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -132,7 +114,7 @@ impl MemoryClient {
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let number = RandomState::new().hash_one("client");
-        let engine = Engine::new(fabric, options.requests_max, options.reconnect, number)?;
+        let engine = Engine::new(fabric, options, number)?;
         Ok(Self { engine, fabric: Arc::clone(fabric), number, scratch: None, sleeper: None })
     }
 
@@ -353,9 +335,8 @@ impl MemoryClient {
 
     /// Reads the ranges of a list, which begin at `from`, into those of a buffer, which begin at `at`.
     ///
-    /// One request with one outcome. Ranges that are adjacent in the remote memory share a work request, with up to
-    /// `slices_max` pieces in the buffer; those that are adjacent in both are one piece. There is no order between the
-    /// ranges. *Cost*: an allocation, and a round trip for as many work requests as the fabric has in flight.
+    /// One request with one outcome. [`RangeList::by`] says how: by a work request for each range, by lists of pieces, or
+    /// through staging memory. There is no order between the ranges. *Cost*: an allocation, and a round trip for as many work requests as the fabric has in flight.
     ///
     /// # Errors
     /// As [`read`](Self::read); the text names the first range that is wrong, and nothing is moved then. The outcome's
@@ -404,6 +385,11 @@ impl MemoryClient {
             return Ok(());
         }
         Err(Error::with(ErrorCode::BadForm, "the buffer is of another fabric"))
+    }
+
+    /// Returns what it has done since it was opened.
+    pub const fn stats(&self) -> MemoryClientStats {
+        self.engine.counters
     }
 
     /// Posts the queued requests: with one doorbell for up to 32, of all memories.

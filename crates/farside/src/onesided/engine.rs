@@ -11,26 +11,28 @@
 //! begins only when all posted ones have completed.
 
 use super::hello::{LendReply, encode_hello};
+use super::lists::{BATCH, ListState, ListWork, Staged};
+use super::options::{MemoryClientOptions, MemoryClientStats};
 use super::ranges::{RANGES_MAX, RangeList};
 use super::request::{Action, RequestSpec};
+use super::vector::{VectorCosts, VectorIo};
 use crate::buffer::Buffer;
 use crate::progress::{ConnectionEvent, EnginePort, Progress};
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
 use farside_base::{
-    Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken, RemoteRegionId,
-    RemoteSlice, Work, WorkFlags, WorkId,
+    Capabilities, Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken,
+    RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Fabric, Posted, Stop};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most requests of a client.
 pub(super) const REQUESTS_MAX: usize = (1 << 20) - 1;
-/// Most requests posted with one doorbell.
-const BATCH: usize = 32;
+/// The smallest staging memory.
+const STAGING_BYTES_MIN: u64 = 4096;
 /// The receive that an unexpected message takes.
 const GUARD: WorkId = WorkId(u64::MAX);
 /// Most attempts to connect again in a second.
@@ -81,7 +83,7 @@ enum SlotStage {
 }
 
 struct Slot {
-    generation: u32,
+    pub(super) generation: u32,
     stage: SlotStage,
     memory: u32,
     action: Action,
@@ -95,27 +97,6 @@ struct Slot {
     list: Option<Box<ListState>>,
     /// Nothing waits for the outcome: the slot is free at its end.
     is_forgotten: bool,
-}
-
-/// How far a list of ranges is. Its requests are those of [`RangeList::group`], named by their first ranges.
-struct ListState {
-    ranges: RangeList,
-    /// The first range that was not posted.
-    next: u32,
-    /// Requests posted and not completed.
-    posted: u32,
-    /// Requests to be repeated, before the next range.
-    repeated: VecDeque<u32>,
-    /// The first failure, and how many requests failed: nothing more is posted.
-    failure: Option<(Error, u32)>,
-}
-
-/// A request of a list, ready to be posted.
-struct ListWork {
-    first: u32,
-    ranges: u32,
-    remote: u64,
-    slices: Range<usize>,
 }
 
 /// A request in its slot.
@@ -143,7 +124,12 @@ pub(super) struct Engine {
     unsettled: usize,
     client: u64,
     reconnect: Duration,
-    slices_max: usize,
+    has: Capabilities,
+    costs: VectorCosts,
+    fabric: Arc<dyn Fabric>,
+    /// Staging memory that no list uses.
+    staging: Vec<Buffer>,
+    pub(super) counters: MemoryClientStats,
     /// Of the batch that is being posted.
     list_works: Vec<ListWork>,
     slices: Vec<LocalSlice>,
@@ -152,10 +138,10 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         fabric: &Arc<dyn Fabric>,
-        requests_max: u32,
-        reconnect: Duration,
+        options: &MemoryClientOptions,
         client: u64,
     ) -> Result<Self, Error> {
+        let MemoryClientOptions { requests_max, reconnect, .. } = *options;
         let mut port = EnginePort::open(&**fabric, None)?;
         let queue = port.create_receive_queue(1)?;
         let words = Buffer::new(fabric, u64::from(requests_max) * 8)?;
@@ -187,7 +173,11 @@ impl Engine {
             unsettled: 0,
             client,
             reconnect,
-            slices_max: fabric.capabilities().slices_max.max(1) as usize,
+            has: fabric.capabilities(),
+            costs: options.vector_costs,
+            fabric: Arc::clone(fabric),
+            staging: Vec::new(),
+            counters: MemoryClientStats::default(),
             list_works: Vec::with_capacity(BATCH),
             slices: Vec::new(),
         })
@@ -250,16 +240,25 @@ impl Engine {
             return Err(error.clone());
         }
         spec.check(&token)?;
+        if self.free.is_empty() {
+            return Err(ErrorCode::TooManyRequests.into());
+        }
+        let list = match (spec.ranges, spec.local) {
+            (Some(ranges), Some(local)) => Some(self.list(ranges, spec.action, local)?),
+            _ => None,
+        };
+        let memory = self.memory(spec.memory)?;
         let is_open = matches!(memory.stage, Stage::Open(..));
         let number = self.free.pop().ok_or(ErrorCode::TooManyRequests)?;
         let words = &self.words;
         let slot = &mut self.slots[number as usize];
         slot.local = match spec.local {
+            _ if let Some((_, local)) = list => local,
             Some((buffer, offset)) => buffer.local(offset, spec.bytes as u32),
             None => words.local(u64::from(number) * 8, 8),
         };
         slot.buffer = spec.local.map(|(buffer, _)| buffer.clone());
-        slot.list = spec.ranges.map(ListState::new).map(Box::new);
+        slot.list = list.map(|(list, _)| Box::new(list));
         slot.stage = SlotStage::Queued;
         (slot.memory, slot.action) = (spec.memory, spec.action);
         (slot.offset, slot.bytes) = (spec.offset, spec.bytes);
@@ -537,7 +536,7 @@ impl Engine {
         if let Some(list) = &mut slot.list {
             list.failed(range, &error, is_lost);
             // Else it waits to be posted already.
-            if is_lost && slot.stage == SlotStage::Posted && list.failure.is_none() {
+            if is_lost && slot.stage == SlotStage::Posted && !list.has_failed() {
                 slot.stage = SlotStage::Queued;
                 self.memories[memory as usize].repeated.push_back(number);
             }
@@ -654,7 +653,7 @@ impl Progress for Engine {
         }
         match &mut slot.list {
             Some(list) => {
-                list.posted -= 1;
+                list.completed();
                 self.end_list(number);
             }
             None => {
@@ -700,7 +699,7 @@ impl Progress for Engine {
                     let error = Error::with(code, what);
                     match &mut self.slots[refused as usize].list {
                         Some(list) => {
-                            list.failure = Some((error, 1));
+                            list.refuse(error);
                             self.end_list(refused);
                         }
                         None => self.end_request(refused, Err(error)),
@@ -728,18 +727,21 @@ impl Engine {
             slot.stage = SlotStage::Posted;
             memories[slot.memory as usize].posted += 1;
         }
+        self.counters.posted(posted.accepted);
         Some(posted)
     }
+}
 
+impl Engine {
     /// Posts the next requests of the list at the front of the queue.
     fn post_list(&mut self, number: u32) -> Option<Posted> {
-        let Self { port, memories, slots, ready, list_works, slices, slices_max, .. } = self;
+        let Self { port, memories, slots, ready, list_works, slices, .. } = self;
         let slot = &mut slots[number as usize];
         let memory = memories.get_mut(slot.memory as usize)?;
         let (Stage::Open(link, region), Some(list)) = (&memory.stage, &mut slot.list) else {
             return None;
         };
-        list.next_works(slot.local, *slices_max, list_works, slices);
+        list.next_works(slot.local, list_works, slices);
         let (action, offset, generation) = (slot.action, slot.offset, slot.generation);
         let work = |at: usize| {
             let one = list_works.get(at)?;
@@ -756,6 +758,7 @@ impl Engine {
             list.was_posted(one);
         }
         memory.posted += posted.accepted;
+        self.counters.posted(posted.accepted);
         if list.is_posted() {
             slot.stage = SlotStage::Posted;
             ready.pop_front();
@@ -785,65 +788,55 @@ impl Engine {
                 self.end_request(number, Err(error));
             }
             None if list.is_posted() && slot.stage == SlotStage::Posted => {
-                self.end_request(number, Ok(0));
+                let staged = list.staged.take();
+                let outcome = match staged.as_ref().filter(|_| slot.action == Action::Read) {
+                    Some(staged) => staged.scatter(&list.ranges),
+                    None => Ok(()),
+                };
+                self.counters.copies += staged.as_ref().map_or(0, |staged| staged.copies);
+                self.staging.extend(staged.map(|staged| staged.memory));
+                self.end_request(number, outcome.map(|()| 0));
             }
             None => {}
         }
     }
 }
 
-impl ListState {
-    fn new(ranges: &RangeList) -> Self {
-        let repeated = VecDeque::new();
-        Self { ranges: ranges.clone(), next: 0, posted: 0, repeated, failure: None }
-    }
-
-    /// Fills a batch with its next requests.
-    fn next_works(
-        &self,
-        local: LocalSlice,
-        slices_max: usize,
-        works: &mut Vec<ListWork>,
-        slices: &mut Vec<LocalSlice>,
-    ) {
-        works.clear();
-        slices.clear();
-        let mut next = self.next;
-        let mut repeated = self.repeated.iter();
-        while works.len() < BATCH {
-            let (first, is_repeated) = match repeated.next() {
-                Some(first) => (*first, true),
-                None if (next as usize) < self.ranges.count() => (next, false),
-                None => return,
-            };
-            let begins = slices.len();
-            let (ranges, remote) = self.ranges.group(first, local, slices_max, slices);
-            next += if is_repeated { 0 } else { ranges };
-            works.push(ListWork { first, ranges, remote, slices: begins..slices.len() });
-        }
-    }
-
-    fn was_posted(&mut self, work: &ListWork) {
-        self.posted += 1;
-        if self.repeated.pop_front().is_none() {
-            self.next = work.first + work.ranges;
-        }
-    }
-
-    fn is_posted(&self) -> bool {
-        self.repeated.is_empty() && self.next as usize == self.ranges.count()
-    }
-
-    /// A request of it failed: it is repeated if its connection was lost.
-    fn failed(&mut self, first: u32, error: &Error, is_lost: bool) {
-        self.posted -= 1;
-        match &mut self.failure {
-            Some((_, failed)) => *failed += 1,
-            None if is_lost => self.repeated.push_back(first),
-            None => {
-                let text = format!("range {first} of the list: {}", error.detail);
-                self.failure = Some((Error::with(error.code, text), 1));
+impl Engine {
+    /// Prepares to move a list to or from a buffer; returns its local memory too.
+    fn list(
+        &mut self,
+        ranges: &RangeList,
+        action: Action,
+        (buffer, at): (&Buffer, u64),
+    ) -> Result<(ListState, LocalSlice), Error> {
+        let way = ranges.way(&self.has, &self.costs);
+        match way {
+            VectorIo::Doorbell => Ok((ListState::new(ranges, 0, None), buffer.local(at, 0))),
+            VectorIo::Stage => {
+                let memory = self.staging_memory(ranges.bytes())?;
+                let (packed, local) = (ranges.packed(), memory.local(0, 0));
+                let staged = Staged::new(memory, (buffer, at), ranges);
+                if action == Action::Write {
+                    staged.gather(&packed)?;
+                }
+                Ok((ListState::new(&packed, 1, Some(staged)), local))
             }
+            _ => {
+                Ok((ListState::new(ranges, self.has.slices_max.max(1), None), buffer.local(at, 0)))
+            }
+        }
+    }
+
+    /// Takes staging memory of at least this length, the smallest that is free, or registers more.
+    fn staging_memory(&mut self, bytes: u64) -> Result<Buffer, Error> {
+        let fits = |memory: &&Buffer| memory.len() as u64 >= bytes;
+        let smallest = self.staging.iter().filter(fits).min_by_key(|memory| memory.len());
+        let place = smallest.map(|memory| memory.len());
+        let found = self.staging.iter().position(|memory| Some(memory.len()) == place);
+        match found {
+            Some(found) => Ok(self.staging.swap_remove(found)),
+            None => Buffer::new(&self.fabric, bytes.next_power_of_two().max(STAGING_BYTES_MIN)),
         }
     }
 }

@@ -32,14 +32,19 @@
 mod client;
 mod engine;
 mod hello;
+mod lists;
+mod options;
 mod publication;
 mod ranges;
 mod request;
 mod server;
+mod vector;
 
 pub use crate::buffer::Buffer;
-pub use client::{MemoryClient, MemoryClientOptions, RemoteAddress, RemoteMemory, RequestId};
+pub use client::{MemoryClient, RemoteAddress, RemoteMemory, RequestId};
 pub use farside_base::{Access, FlushScope, RegionKind};
+pub use options::{MemoryClientOptions, MemoryClientStats};
 pub use publication::Publication;
 pub use ranges::{RANGES_MAX, RangeList, TransferRange};
 pub use server::{LendOptions, MemoryServer};
+pub use vector::{VectorCosts, VectorIo, VectorPlan};

@@ -1,7 +1,8 @@
 //! Lists of ranges that one call moves: explicit, strided, or by a block table.
 
+use super::vector::{ListForm, VectorCosts, VectorIo, VectorPlan};
 use crate::{Error, ErrorCode};
-use farside_base::LocalSlice;
+use farside_base::{Capabilities, LocalSlice};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,6 +43,10 @@ pub struct RangeList {
     /// The ends of the last bytes.
     local_end: u64,
     remote_end: u64,
+    /// Runs of ranges that are adjacent in the remote memory, and their pieces in the buffer.
+    runs: u32,
+    pieces: u32,
+    vector_io: VectorIo,
 }
 
 #[derive(Clone)]
@@ -100,16 +105,23 @@ impl RangeList {
             return Err(Error::with(ErrorCode::TooLarge, text));
         }
         let count = count as u32;
-        let mut list = Self { form, count, bytes: 0, local_end: 0, remote_end: 0 };
+        let (runs, pieces, vector_io) = (0, 0, VectorIo::Auto);
+        let (bytes, local_end, remote_end) = (0, 0, 0);
+        let mut list = Self { form, count, bytes, local_end, remote_end, runs, pieces, vector_io };
+        let mut ends = (u64::MAX, u64::MAX);
         for number in 0..count {
             let range = list.checked(number).filter(|range| range.bytes > 0);
             let Some(TransferRange { local, remote, bytes }) = range else {
                 return Err(list.wrong(number));
             };
-            let ends = (local.checked_add(bytes.into()), remote.checked_add(bytes.into()));
-            let (Some(local), Some(remote)) = ends else {
+            let (is_near, is_run) = (local == ends.0, remote == ends.1);
+            list.runs += u32::from(!is_run);
+            list.pieces += u32::from(!(is_run && is_near));
+            let its_ends = (local.checked_add(bytes.into()), remote.checked_add(bytes.into()));
+            let (Some(local), Some(remote)) = its_ends else {
                 return Err(list.wrong(number));
             };
+            ends = (local, remote);
             list.bytes = list.bytes.saturating_add(bytes.into());
             list.local_end = list.local_end.max(local);
             list.remote_end = list.remote_end.max(remote);
@@ -183,9 +195,52 @@ impl RangeList {
         Err(Error::with(ErrorCode::OutOfBounds, text))
     }
 
+    /// The same remote ranges, one after the other in the buffer.
+    pub(super) fn packed(&self) -> Self {
+        let (local_end, pieces) = (self.bytes, self.runs);
+        if let Form::Strided { bytes, remote, .. } = self.form {
+            let form = Form::Strided { bytes, local: u64::from(bytes), remote };
+            return Self { form, local_end, pieces, ..self.clone() };
+        }
+        let mut local = 0;
+        let ranges = self.iter().map(|range| {
+            let at = local;
+            local += u64::from(range.bytes);
+            TransferRange { local: at, ..range }
+        });
+        Self { form: Form::Explicit(ranges.collect()), local_end, pieces, ..self.clone() }
+    }
+
+    /// The ranges, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = TransferRange> + '_ {
+        (0..self.count).filter_map(|number| self.checked(number))
+    }
+
+    /// How it is moved; [`VectorIo::Auto`] unless set.
+    #[must_use]
+    pub const fn by(mut self, vector_io: VectorIo) -> Self {
+        self.vector_io = vector_io;
+        self
+    }
+
+    /// Returns how a client whose fabric has these capabilities would move it, with the expected costs of each way.
+    pub fn explain(&self, has: &Capabilities, costs: &VectorCosts) -> VectorPlan {
+        let (ranges, bytes) = (self.count.into(), self.bytes);
+        let (runs, pieces) = (self.runs.into(), self.pieces.into());
+        VectorPlan::new(ListForm { ranges, bytes, runs, pieces }, has, costs)
+    }
+
+    /// The way to move it.
+    pub(super) fn way(&self, has: &Capabilities, costs: &VectorCosts) -> VectorIo {
+        match self.vector_io {
+            VectorIo::Auto => self.explain(has, costs).chosen,
+            way => way,
+        }
+    }
+
     /// Appends the local slices of the ranges from `first` on that one request moves: they are adjacent in the remote
-    /// memory, and have at most `slices_max` pieces in the buffer. Returns the number of ranges and the first offset in
-    /// the remote memory.
+    /// memory, and have at most `slices_max` pieces in the buffer; zero: one range. Returns the number of ranges and the
+    /// first offset in the remote memory.
     #[inline]
     pub(super) fn group(
         &self,
@@ -207,7 +262,10 @@ impl RangeList {
                 break;
             };
             let offset = local.offset + range.local;
-            let is_full = slices.len() - begins == slices_max;
+            if slices_max == 0 && ranges == 1 {
+                break;
+            }
+            let is_full = slices.len() - begins == slices_max.max(1);
             match slices.last_mut() {
                 Some(last) if ranges > 0 && last.offset + u64::from(last.bytes) == offset => {
                     last.bytes += range.bytes;
@@ -231,6 +289,7 @@ impl fmt::Debug for RangeList {
 mod tests {
     use super::*;
     use farside_base::RegionId;
+    use farside_fabric::{Fabric, MemFabric};
 
     /// The number of ranges of a request, its remote offset, and its pieces.
     type Group = (u32, u64, Vec<(u64, u32)>);
@@ -285,5 +344,23 @@ mod tests {
         let error = list.check((1, 16), (0, 108)).unwrap_err();
         assert!(error.detail.contains("range 1 "), "{error}");
         assert!(list.check((u64::MAX, 16), (0, 108)).is_err());
+    }
+
+    fn chosen(list: &RangeList, slices_max: u32) -> VectorIo {
+        let has = Capabilities { slices_max, ..MemFabric::new().capabilities() };
+        list.explain(&has, &VectorCosts::default()).chosen
+    }
+
+    #[test]
+    fn small_pieces_are_staged_and_large_ones_gathered() {
+        let adjacent = |bytes: u32| RangeList::strided(16, bytes, 8192, bytes.into()).unwrap();
+        assert_eq!(chosen(&adjacent(32), 16), VectorIo::Stage);
+        assert_eq!(chosen(&adjacent(4096), 16), VectorIo::Gather);
+        // Nothing to merge: a copy and a list gain nothing.
+        let apart = RangeList::strided(16, 4096, 8192, 8192).unwrap();
+        assert_eq!(chosen(&apart, 16), VectorIo::Gather);
+        let plan = apart.explain(&MemFabric::new().capabilities(), &VectorCosts::default());
+        assert_eq!(plan.ways.map(|(requests, _)| requests), [16, 16, 16]);
+        assert!(plan.to_string().starts_with("gather: 16 ranges, 65536 B; doorbell 16 requests"));
     }
 }

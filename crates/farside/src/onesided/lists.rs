@@ -1,0 +1,147 @@
+//! Requests that move lists of ranges: their work requests, and memory that stages them.
+
+use super::ranges::RangeList;
+use crate::Error;
+use crate::buffer::Buffer;
+use farside_base::LocalSlice;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Most requests posted with one doorbell.
+pub(super) const BATCH: usize = 32;
+
+/// How far a list of ranges is. Its requests are those of [`RangeList::group`], named by their first ranges.
+pub(super) struct ListState {
+    pub(super) ranges: RangeList,
+    /// The first range that was not posted.
+    next: u32,
+    /// Requests posted and not completed.
+    pub(super) posted: u32,
+    /// Requests to be repeated, before the next range.
+    repeated: VecDeque<u32>,
+    /// Most pieces of a request in the buffer; zero: each range is one.
+    slices_max: usize,
+    /// Its bytes are staged.
+    pub(super) staged: Option<Staged>,
+    /// The first failure, and how many requests failed: nothing more is posted.
+    pub(super) failure: Option<(Error, u32)>,
+}
+
+/// A request of a list, ready to be posted.
+pub(super) struct ListWork {
+    pub(super) first: u32,
+    ranges: u32,
+    pub(super) remote: u64,
+    pub(super) slices: Range<usize>,
+}
+
+impl ListState {
+    pub(super) fn new(ranges: &RangeList, slices_max: u32, staged: Option<Staged>) -> Self {
+        Self {
+            ranges: ranges.clone(),
+            next: 0,
+            posted: 0,
+            repeated: VecDeque::new(),
+            slices_max: slices_max as usize,
+            staged,
+            failure: None,
+        }
+    }
+
+    /// A request completed.
+    pub(super) fn completed(&mut self) {
+        self.posted -= 1;
+    }
+
+    /// Nothing more of it is posted: its next request is invalid.
+    pub(super) fn refuse(&mut self, error: Error) {
+        self.failure = Some((error, 1));
+    }
+
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Fills a batch with its next requests.
+    pub(super) fn next_works(
+        &self,
+        local: LocalSlice,
+        works: &mut Vec<ListWork>,
+        slices: &mut Vec<LocalSlice>,
+    ) {
+        works.clear();
+        slices.clear();
+        let mut next = self.next;
+        let mut repeated = self.repeated.iter();
+        while works.len() < BATCH {
+            let (first, is_repeated) = match repeated.next() {
+                Some(first) => (*first, true),
+                None if (next as usize) < self.ranges.count() => (next, false),
+                None => return,
+            };
+            let begins = slices.len();
+            let (ranges, remote) = self.ranges.group(first, local, self.slices_max, slices);
+            next += if is_repeated { 0 } else { ranges };
+            works.push(ListWork { first, ranges, remote, slices: begins..slices.len() });
+        }
+    }
+
+    pub(super) fn was_posted(&mut self, work: &ListWork) {
+        self.posted += 1;
+        if self.repeated.pop_front().is_none() {
+            self.next = work.first + work.ranges;
+        }
+    }
+
+    pub(super) fn is_posted(&self) -> bool {
+        self.repeated.is_empty() && self.next as usize == self.ranges.count()
+    }
+
+    /// A request of it failed: it is repeated if its connection was lost.
+    pub(super) fn failed(&mut self, first: u32, error: &Error, is_lost: bool) {
+        self.posted -= 1;
+        match &mut self.failure {
+            Some((_, failed)) => *failed += 1,
+            None if is_lost => self.repeated.push_back(first),
+            None => {
+                let text = format!("range {first} of the list: {}", error.detail);
+                self.failure = Some((Error::with(error.code, text), 1));
+            }
+        }
+    }
+}
+
+/// The bytes of a list in one piece, on their way to or from its buffer.
+pub(super) struct Staged {
+    pub(super) memory: Buffer,
+    /// The ranges in the buffer, from this offset on.
+    buffer: Buffer,
+    at: u64,
+    original: RangeList,
+    pub(super) copies: u64,
+}
+
+impl Staged {
+    pub(super) fn new(memory: Buffer, (buffer, at): (&Buffer, u64), ranges: &RangeList) -> Self {
+        let copies = ranges.count() as u64;
+        Self { memory, buffer: buffer.clone(), at, original: ranges.clone(), copies }
+    }
+
+    /// Copies the ranges of the buffer to staging memory.
+    pub(super) fn gather(&self, packed: &RangeList) -> Result<(), Error> {
+        for (from, to) in self.original.iter().zip(packed.iter()) {
+            let bytes = from.bytes as usize;
+            self.memory.copy_from(to.local, &self.buffer, self.at + from.local, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Copies staging memory to the ranges of the buffer.
+    pub(super) fn scatter(&self, packed: &RangeList) -> Result<(), Error> {
+        for (to, from) in self.original.iter().zip(packed.iter()) {
+            let bytes = from.bytes as usize;
+            self.buffer.copy_from(self.at + to.local, &self.memory, from.local, bytes)?;
+        }
+        Ok(())
+    }
+}
