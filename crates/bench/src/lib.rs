@@ -14,6 +14,7 @@ mod report;
 pub mod rmc;
 pub mod settings;
 mod table;
+pub mod vector;
 mod window;
 pub mod ycsb;
 

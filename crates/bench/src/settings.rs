@@ -157,6 +157,17 @@ pub struct BenchYcsb {
     pub places: Places,
 }
 
+/// A measurement of vector IO.
+#[derive(Debug)]
+pub struct BenchVector {
+    /// The memory server to use; `None`: one of this process, over shared memory.
+    pub to: Option<String>,
+    /// Windows per figure.
+    pub windows: u32,
+    /// The fabric to the server.
+    pub choice: FabricSettings,
+}
+
 /// A measurement of kernels on a shared graph.
 #[derive(Debug)]
 pub struct BenchGraph {

@@ -28,8 +28,8 @@ use farside_apps::graph::Kronecker;
 use farside_apps::ycsb::CoreWorkload;
 use farside_bench::demo::Demo;
 use farside_bench::settings::{
-    BenchFabric, BenchGraph, BenchRmc, BenchYcsb, Effort, KernelName, Measure, TRANSFER_BYTES_MAX,
-    Test,
+    BenchFabric, BenchGraph, BenchRmc, BenchVector, BenchYcsb, Effort, KernelName, Measure,
+    TRANSFER_BYTES_MAX, Test,
 };
 use farside_bootstrap::Endpoint;
 use farside_command::settings::FabricKind;
@@ -295,6 +295,8 @@ pub(crate) enum Bench {
     Ycsb(BenchYcsbArguments),
     /// Breadth-first search, PageRank and components on a shared graph, compared with one thread
     Graph(BenchGraphArguments),
+    /// Pieces of a buffer moved to memory that is lent, by each way of vector IO
+    Vector(BenchVectorArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }
@@ -597,6 +599,27 @@ pub(crate) struct BenchGraphArguments {
     places: PlacesArguments,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench vector                                on memory of this process, over shm
+  farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
+  farside bench vector 10.0.0.1:7471/pool --json | jq '.[] | select(.pieces == 16)'
+
+A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent remote memory, and is waited for. The ways
+are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
+000, figure 3. The column `expected` is what the client assumes of its own time when it chooses.")]
+pub(crate) struct BenchVectorArguments {
+    /// Address of a memory server, as farside lend prints it [default: one of this process]
+    #[arg(value_name = "ADDRESS")]
+    to: Option<String>,
+    /// Windows of about half a millisecond per figure
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    windows: u32,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
 impl From<BenchGraphArguments> for BenchGraph {
     fn from(arguments: BenchGraphArguments) -> Self {
         let BenchGraphArguments {
@@ -663,6 +686,7 @@ convert! {
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }
+    BenchVectorArguments => BenchVector { to, windows, choice }
     BenchYcsbArguments => BenchYcsb {
         workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
     }

@@ -240,13 +240,30 @@ fn process_lend_serves_clients_until_it_is_interrupted() {
 }
 
 #[test]
+fn process_bench_vector_counts_the_requests_of_each_way() {
+    let report = output(&[], &["bench", "vector", "--windows", "1", "--json"]);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let figures = json(&text(&report.stdout));
+    let figures = figures.as_array().unwrap();
+    assert_eq!(figures.len(), 2 * 4 * 5 * 3);
+    for figure in figures {
+        let requests = match figure["way"].as_str().unwrap() {
+            "doorbell" => figure["pieces"].as_u64().unwrap(),
+            "gather" => figure["pieces"].as_u64().unwrap().div_ceil(16),
+            _ => 1,
+        };
+        assert_eq!(figure["work_requests"], requests, "{figure}");
+    }
+}
+
+#[test]
 fn process_every_command_has_help_with_examples() {
     for command in ["demo", "up", "wordcount", "lend", "doctor", "info", "channels"] {
         let help = output(&[], &[command, "--help"]);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
-    for bench in ["memory", "fabric", "channels", "ycsb", "graph"] {
+    for bench in ["memory", "fabric", "channels", "ycsb", "graph", "vector"] {
         assert!(
             text(&output(&[], &["bench", bench, "--help"]).stdout).contains("Examples:"),
             "{bench}"

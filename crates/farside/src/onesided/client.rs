@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
 use crate::progress::{EnginePort, Progress};
 use crate::{Error, ErrorCode};
-use farside_base::{Access, FlushScope};
+use farside_base::{Access, Capabilities, FlushScope};
 use farside_fabric::Fabric;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -385,6 +385,11 @@ impl MemoryClient {
             return Ok(());
         }
         Err(Error::with(ErrorCode::BadForm, "the buffer is of another fabric"))
+    }
+
+    /// Returns the capabilities of its fabric.
+    pub const fn capabilities(&self) -> &Capabilities {
+        self.engine.capabilities()
     }
 
     /// Returns what it has done since it was opened.

@@ -225,6 +225,10 @@ impl Engine {
         }
     }
 
+    pub(super) const fn capabilities(&self) -> &Capabilities {
+        &self.has
+    }
+
     /// Whether the port alone announces all progress: no connection waits for a time.
     pub(super) const fn is_settled(&self) -> bool {
         self.unsettled == 0
