@@ -94,6 +94,24 @@ fn guest_supported_channels_are_measured() {
     assert_eq!(measured.len(), 16, "{measured:?}");
 }
 
+/// Memory of one node, used from another: each way of vector IO moves pieces and has its number of requests.
+#[test]
+fn guest_lent_memory_is_used_from_another_node() {
+    let Some(cluster) = Cluster::new() else { return };
+    let verbs = ["--fabric", "verbs", "--key", &cluster.key];
+    let lend = ["--json", "lend", "--bytes", "1M", "--listen", "10.77.0.1:7601"];
+    let mut server = Running::start(&["on", "1"], &[&lend[..], &verbs].concat());
+    let lending = server.event("lending");
+    let address = lending["address"].as_str().unwrap();
+    let bench = ["--json", "bench", "vector", address, "--windows", "1"];
+    let figures = report(&output(&["on", "2"], &[&bench[..], &verbs].concat()));
+    let figures = figures.as_array().unwrap();
+    assert_eq!(figures.len(), 2 * 4 * 5 * 3);
+    let of = |way: &'static str| figures.iter().filter(move |one| one["way"] == way);
+    assert!(of("doorbell").all(|one| one["work_requests"] == one["pieces"]));
+    assert!(of("stage").all(|one| one["work_requests"] == 1));
+}
+
 /// Increments word 8, then waits until word 0 is not 0.
 const WAITS: &str = "
 .program waits

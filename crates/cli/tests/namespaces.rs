@@ -108,6 +108,23 @@ fn process_agents_of_three_hosts_run_demo_and_wordcount() {
     assert_eq!(found["failed"], 0, "{found}");
 }
 
+/// Memory lent on one host is used from another.
+#[test]
+fn process_memory_lent_on_one_host_is_used_from_another() {
+    let Some(network) = Network::new(9) else { return };
+    let folder = Folder::new();
+    let key = folder.key("key");
+    let lend = ["--json", "lend", "--bytes", "1M", "--listen", "10.77.0.1:7601", "--key", &key];
+    let mut server = Running::start(&network.on(1), &lend);
+    let address = server.event("lending")["address"].as_str().unwrap().to_owned();
+    let bench = ["--json", "bench", "vector", &address, "--windows", "1", "--key", &key];
+    let figures = report(&output(&network.on(2), &bench));
+    assert_eq!(figures.as_array().unwrap().len(), 2 * 4 * 5 * 3);
+    // Without the key, the server admits none.
+    let stranger = output(&network.on(3), &bench[..6]);
+    assert!(!stranger.status.success());
+}
+
 #[test]
 fn process_partition_fails_a_command_and_leaves_no_process() {
     let Some(network) = Network::new(2) else { return };
