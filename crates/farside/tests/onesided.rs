@@ -43,6 +43,8 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     ranges_are_moved_to_their_places
     wrong_ranges_move_nothing
     ways_of_vector_io_have_their_counts
+    lists_and_single_requests_share_a_queue
+    memory_is_opened_more_than_once
     snapshots_are_of_one_generation
     writers_that_meet_are_reported
 ) with crate::fabrics::named }
@@ -499,6 +501,45 @@ fn ways_of_vector_io_have_their_counts(make: &Make) {
     let mut bytes = [0; 8 * 512];
     client.read_bytes(memory.at(0), &mut bytes, WATCHDOG).unwrap();
     assert!(bytes.chunks(512).zip(0..).all(|(part, round)| part == [round; 512]));
+}
+
+/// Lists between single requests, all queued before any is posted.
+fn lists_and_single_requests_share_a_queue(make: &Make) {
+    let (_server, mut client, memory) = pair(make, "mixed");
+    let (out, back) = (client.register(4096).unwrap(), client.register(4096).unwrap());
+    let list = RangeList::strided(100, 8, 8, 16).unwrap().by(VectorIo::Doorbell);
+    for round in 0..20_u8 {
+        out.write(0, &[round; 4096]).unwrap();
+        let requests = [
+            client.fetch_add(memory.at(8000), 1).unwrap(),
+            client.write_ranges(memory.at(0), &out, 0, &list).unwrap(),
+            client.read(memory.at(0), &back, 0..8).unwrap(),
+            client.read_ranges(memory.at(0), &back, 8, &list).unwrap(),
+            client.fetch_add(memory.at(8000), 1).unwrap(),
+        ];
+        let outcomes = requests.map(|request| client.wait(request, WATCHDOG).unwrap());
+        assert_eq!(outcomes, [u64::from(round) * 2, 0, 0, 0, u64::from(round) * 2 + 1]);
+        let mut bytes = [0xff; 808];
+        back.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [round; 808], "requests of one memory keep their order here");
+    }
+}
+
+/// Each opening is a connection of its own, and none ends another.
+fn memory_is_opened_more_than_once(make: &Make) {
+    let (server, mut client, first) = pair(make, "twice");
+    let second = client.open(server.address(), WATCHDOG).unwrap();
+    for value in 0..50 {
+        let requests = [first, second].map(|memory| client.fetch_add(memory.at(0), 1).unwrap());
+        let mut values = requests.map(|request| client.wait(request, WATCHDOG).unwrap());
+        values.sort_unstable();
+        assert_eq!(values, [2 * value, 2 * value + 1]);
+    }
+    assert_eq!(server.clients(), 2);
+    client.close(second).unwrap();
+    let again = client.fetch_add(first.at(0), 1).unwrap();
+    assert_eq!(client.wait(again, WATCHDOG), Ok(100));
+    assert_eq!((client.reconnections(first), client.reconnections(second)), (Ok(0), Ok(0)));
 }
 
 fn wrong_ranges_move_nothing(make: &Make) {

@@ -89,7 +89,8 @@ pub struct RequestId(SlotName);
 ///
 /// *Lost connections.* They are established again for [`MemoryClientOptions::reconnect`]. READs, WRITEs, stores of words
 /// and flushes that had not ended are repeated, in order; the server first ends the earlier connection, so that none
-/// of its requests takes effect later. An atomic that was in flight ends with `Indeterminate`; it is never repeated.
+/// of its requests takes effect later. A WRITE that is repeated may take effect twice before it ends: others may see it,
+/// then bytes of an earlier WRITE that is repeated too, then it again. An atomic that was in flight ends with `Indeterminate`; it is never repeated.
 /// A server that has started again has other memory, so all requests to it fail with `PeerLost`.
 ///
 /// *Cost.* A request is one work request and one round trip, without a copy; up to 32 share a doorbell. A client
@@ -138,7 +139,7 @@ impl MemoryClient {
         let number = self.engine.open(address)?;
         let opened = wait(self, Awaited::Peers, timeout, |client| client.poll_open(number));
         if opened.is_err() {
-            self.engine.close(number);
+            self.engine.give_up(number);
         }
         opened
     }

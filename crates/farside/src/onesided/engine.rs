@@ -185,7 +185,8 @@ impl Engine {
 
     /// Begins to connect to a memory server; returns the number of the memory.
     pub(super) fn open(&mut self, address: &str) -> Result<u32, Error> {
-        let link = self.port.connect(address, &encode_hello(self.client), self.queue)?;
+        let connection = connection(self.client, self.memories.len() as u32);
+        let link = self.port.connect(address, &encode_hello(connection), self.queue)?;
         self.memories.push(OpenMemory {
             address: address.to_owned(),
             stage: Stage::Connecting(link),
@@ -222,6 +223,14 @@ impl Engine {
         if (memory as usize) < self.memories.len() {
             let text = "this client has closed the memory";
             self.end_memory(memory, Error::with(ErrorCode::PeerLost, text));
+        }
+    }
+
+    /// Ends a memory that was never open, and forgets it if no later one has been opened.
+    pub(super) fn give_up(&mut self, memory: u32) {
+        self.close(memory);
+        if memory as usize + 1 == self.memories.len() {
+            self.memories.pop();
         }
     }
 
@@ -517,7 +526,8 @@ impl Engine {
 
     fn connect_again(&mut self, number: u32) {
         let memory = &mut self.memories[number as usize];
-        match self.port.connect(&memory.address, &encode_hello(self.client), self.queue) {
+        let hello = encode_hello(connection(self.client, number));
+        match self.port.connect(&memory.address, &hello, self.queue) {
             Ok(link) => memory.stage = Stage::Connecting(link),
             Err(error) => self.retry_or_end(number, error),
         }
@@ -582,6 +592,11 @@ fn decode_id(id: WorkId) -> (u32, u32, u32) {
     let number = id.0 as u32 & ((1 << SLOT_BITS) - 1);
     let generation = (id.0 >> SLOT_BITS) as u32 & GENERATION_MASK;
     (number, generation, (id.0 >> (SLOT_BITS + GENERATION_BITS)) as u32)
+}
+
+/// The number by which a server knows the connection to a memory: a client may open one server several times.
+const fn connection(client: u64, memory: u32) -> u64 {
+    client.wrapping_add(memory as u64)
 }
 
 /// The error of an atomic whose connection was lost.
@@ -723,7 +738,8 @@ impl Engine {
         let Self { port, memories, slots, ready, .. } = self;
         let work = |at: usize| {
             let number = *ready.get(at)?;
-            slots[number as usize].work(number, memories)
+            let slot = &slots[number as usize];
+            slot.list.is_none().then(|| slot.work(number, memories))?
         };
         let posted = port.post_batch::<BATCH>(ready.len().min(BATCH), work)?;
         for number in ready.drain(..posted.accepted) {
@@ -734,9 +750,7 @@ impl Engine {
         self.counters.posted(posted.accepted);
         Some(posted)
     }
-}
 
-impl Engine {
     /// Posts the next requests of the list at the front of the queue.
     fn post_list(&mut self, number: u32) -> Option<Posted> {
         let Self { port, memories, slots, ready, list_works, slices, .. } = self;
@@ -804,9 +818,7 @@ impl Engine {
             None => {}
         }
     }
-}
 
-impl Engine {
     /// Prepares to move a list to or from a buffer; returns its local memory too.
     fn list(
         &mut self,

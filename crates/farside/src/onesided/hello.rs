@@ -1,7 +1,7 @@
 //! Handshake of a client with a memory server.
 //!
 //! ```text
-//! hello   "FSMS" | version | zeros, 3 bytes | client, 8 bytes
+//! hello   "FSMS" | version | zeros, 3 bytes | connection, 8 bytes
 //! reply   incarnation of the server, 8 bytes | region token
 //! refusal text
 //! ```
@@ -12,16 +12,16 @@ const MAGIC: [u8; 4] = *b"FSMS";
 /// Incremented with every change of this handshake.
 const VERSION: u8 = 1;
 
-/// The hello of a client: its random number, by which the server ends an earlier connection of it.
-pub(super) fn encode_hello(client: u64) -> [u8; 16] {
+/// The hello of a client: the random number of the connection, by which the server ends an earlier one of this number.
+pub(super) fn encode_hello(connection: u64) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&MAGIC);
     out[4] = VERSION;
-    out[8..].copy_from_slice(&client.to_le_bytes());
+    out[8..].copy_from_slice(&connection.to_le_bytes());
     out
 }
 
-/// Returns the number of the client.
+/// Returns the number of the connection.
 ///
 /// # Errors
 /// What is wrong, for the client.

@@ -116,7 +116,7 @@ impl MemoryServer {
         self.memory.len() as u64
     }
 
-    /// Returns the number of connected clients.
+    /// Returns the number of connections of clients.
     pub fn clients(&self) -> usize {
         self.shared.clients.load(Ordering::Relaxed)
     }
@@ -167,8 +167,8 @@ struct Acceptor {
     queue: ReceiveQueueId,
     reply: LendReply,
     clients_max: usize,
-    /// By the number of the client. A client that connects again replaces its earlier connection, after which
-    /// none of its earlier requests reaches the memory.
+    /// By the client's number of the connection. One that is established again replaces the earlier one, after which none of
+    /// its requests reaches the memory.
     links: BTreeMap<u64, LinkId>,
     shared: Arc<ServerState>,
     /// Ends after the port.
