@@ -95,7 +95,7 @@ impl Backoff {
     /// Between polls of memory that no event announces. The first is about the cost of a park and a wake-up; the
     /// last costs an idle wait less than 1 % of a processor.
     pub const NAPS: Self = Self::new(20_000, 500_000);
-    /// Between attempts to reach a lost executor of calls; the first is immediate.
+    /// Between attempts to reach a lost executor of calls or memory server; the first is immediate.
     pub const REDIALS: Self = Self { next_ns: 0, ..Self::new(500_000, 100_000_000) };
     /// Between attempts to found or join a cluster.
     pub const JOINS: Self = Self::new(1_000_000, 250_000_000);

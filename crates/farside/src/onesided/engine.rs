@@ -35,8 +35,6 @@ pub(super) const REQUESTS_MAX: usize = (1 << 20) - 1;
 const STAGING_BYTES_MIN: u64 = 4096;
 /// The receive that an unexpected message takes.
 const GUARD: WorkId = WorkId(u64::MAX);
-/// Most attempts to connect again in a second.
-const ATTEMPTS: u64 = 100;
 
 /// A connection to a memory server.
 enum Stage {
@@ -196,7 +194,7 @@ impl Engine {
             repeated: VecDeque::new(),
             posted: 0,
             until: None,
-            naps: Backoff::NAPS,
+            naps: Backoff::REDIALS,
             reconnections: 0,
         });
         self.unsettled += 1;
@@ -425,7 +423,7 @@ impl Engine {
                 let memory = &mut self.memories[number as usize];
                 memory.stage = Stage::Open(link, region);
                 memory.reconnections += u64::from(memory.until.take().is_some());
-                memory.naps = Backoff::NAPS;
+                memory.naps = Backoff::REDIALS;
                 self.ready.append(&mut memory.held);
                 self.unsettled -= 1;
             }
@@ -487,7 +485,6 @@ impl Engine {
         match memory.until {
             Some(until) if now < until => {
                 let nap = Duration::from_nanos(memory.naps.next_ns());
-                let nap = nap.max(Duration::from_secs(1) / ATTEMPTS as u32);
                 memory.stage = Stage::Waiting(now + nap);
                 memory.trouble = Some(error);
             }
