@@ -9,7 +9,7 @@ use farside::channel::{Kind, Options, Receiver};
 use farside::fabrics::Fabric;
 use farside::onesided::{
     Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
-    Publication, RangeList, RemoteMemory, TransferRange, VectorCosts, VectorIo,
+    Publication, RangeList, RemoteLock, RemoteMemory, TransferRange, VectorCosts, VectorIo,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Random;
@@ -44,6 +44,9 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     wrong_ranges_move_nothing
     ways_of_vector_io_have_their_counts
     lists_and_single_requests_share_a_queue
+    locked_additions_are_exact
+    lock_of_a_holder_that_ended_is_taken_over
+    renewed_lock_is_kept
     memory_is_opened_more_than_once
     snapshots_are_of_one_generation
     writers_that_meet_are_reported
@@ -523,6 +526,81 @@ fn lists_and_single_requests_share_a_queue(make: &Make) {
         back.read(0, &mut bytes).unwrap();
         assert_eq!(bytes, [round; 808], "requests of one memory keep their order here");
     }
+}
+
+/// Additions by a READ and a WRITE, which only the lock makes whole.
+fn locked_additions_are_exact(make: &Make) {
+    const ADDITIONS: u64 = 100;
+    let server = server(&make(), &unique_name("locked"));
+    let fabrics = [make(), make(), make()];
+    std::thread::scope(|scope| {
+        for fabric in &fabrics {
+            scope.spawn(|| {
+                let (mut client, memory) =
+                    client_of(fabric, &server, &MemoryClientOptions::default());
+                let lock = RemoteLock::new(memory.at(0), WATCHDOG).unwrap();
+                let mut last = 0;
+                for _ in 0..ADDITIONS {
+                    let guard = lock.lock(&mut client, WATCHDOG).unwrap();
+                    assert!(guard.token() > last && !guard.was_abandoned());
+                    last = guard.token();
+                    let mut bytes = [0; 8];
+                    client.read_bytes(memory.at(64), &mut bytes, WATCHDOG).unwrap();
+                    let sum = u64::from_le_bytes(bytes) + 1;
+                    client.write_bytes(memory.at(64), &sum.to_le_bytes(), WATCHDOG).unwrap();
+                    guard.unlock(&mut client, WATCHDOG).unwrap();
+                }
+            });
+        }
+    });
+    let mut bytes = [0; 8];
+    server.read(64, &mut bytes).unwrap();
+    assert_eq!(u64::from_le_bytes(bytes), 3 * ADDITIONS);
+}
+
+fn lock_of_a_holder_that_ended_is_taken_over(make: &Make) {
+    let lease = Duration::from_millis(50);
+    let server = server(&make(), &unique_name("over"));
+    let (mut first, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let (mut second, its) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let guard = RemoteLock::new(memory.at(8), lease).unwrap().lock(&mut first, WATCHDOG).unwrap();
+    let lock = RemoteLock::new(its.at(8), lease).unwrap();
+    assert_eq!(code(lock.try_lock(&mut second, WATCHDOG)), ErrorCode::Busy);
+    let taken = lock.lock(&mut second, WATCHDOG).unwrap();
+    assert!(taken.was_abandoned() && taken.token() > guard.token());
+    assert!(guard.left().is_zero(), "it was taken over before the end of its lease");
+    assert_eq!(code(guard.unlock(&mut first, WATCHDOG)), ErrorCode::NotLocked);
+    taken.unlock(&mut second, WATCHDOG).unwrap();
+    let next = lock.try_lock(&mut second, WATCHDOG).unwrap();
+    assert!(!next.was_abandoned());
+    assert_eq!(code(RemoteLock::new(its.at(4), lease)), ErrorCode::Misaligned);
+    assert_eq!(code(RemoteLock::new(its.at(BYTES), lease)), ErrorCode::OutOfBounds);
+    assert_eq!(code(RemoteLock::new(its.at(0), Duration::ZERO)), ErrorCode::BadConfiguration);
+}
+
+fn renewed_lock_is_kept(make: &Make) {
+    // Long against the time that a thread may wait for a processor.
+    let lease = Duration::from_secs(2);
+    let server = server(&make(), &unique_name("renewed"));
+    let (mut client, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let lock = RemoteLock::new(memory.at(8), lease).unwrap();
+    let mut guard = lock.lock(&mut client, WATCHDOG).unwrap();
+    let fabric = make();
+    let other = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let (mut client, memory) = client_of(&fabric, &server, &MemoryClientOptions::default());
+            let lock = RemoteLock::new(memory.at(8), lease).unwrap();
+            lock.lock(&mut client, lease * 3 / 2).map(|guard| guard.token())
+        });
+        until("the other has given up", || {
+            guard.renew(&mut client, WATCHDOG).unwrap();
+            other.is_finished()
+        });
+        other.join().unwrap()
+    });
+    assert_eq!(code(other), ErrorCode::TimedOut);
+    assert!(!guard.left().is_zero());
+    guard.unlock(&mut client, WATCHDOG).unwrap();
 }
 
 /// Each opening is a connection of its own, and none ends another.

@@ -119,6 +119,11 @@ impl MemoryClient {
         Ok(Self { engine, fabric: Arc::clone(fabric), number, scratch: None, sleeper: None })
     }
 
+    /// A random number of this client.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Registers memory for transfers without copies. Requests keep it registered until they end, so it may be
     /// dropped at any time.
     ///
