@@ -177,6 +177,9 @@ fn requests_in_flight_end_once_each(make: &Make) {
     let mut values: Vec<_> = taken.iter().map(|(_, value)| *value).collect();
     values.sort_unstable();
     assert!(values.into_iter().eq(0..64));
+    let last: Vec<_> = (0..20).map(|_| client.fetch_add(memory.at(8), 1).unwrap()).collect();
+    client.wait_for_all(memory, WATCHDOG).unwrap();
+    assert!(last.into_iter().all(|request| matches!(client.take(request), Ok(Some(_)))));
     // Forgotten requests leave their slots.
     for _ in 0..200 {
         let request = client.fetch_add(memory.at(8), 1).unwrap();
@@ -187,6 +190,7 @@ fn requests_in_flight_end_once_each(make: &Make) {
         });
     }
     assert!(client.take_next().is_none());
+    client.wait_for_all(memory, Duration::ZERO).unwrap();
 }
 
 fn clients_add_exactly(make: &Make) {
@@ -753,7 +757,7 @@ fn cut_connections_repeat_ranges() {
     let lender: Arc<dyn Fabric> = Arc::new(lender);
     let server = server(&lender, &unique_name("cut-ranges"));
     let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
-    let options = MemoryClientOptions::default().reconnect(WATCHDOG);
+    let options = MemoryClientOptions::default().reconnect(Duration::MAX);
     let (mut client, memory) = client_of(&fabric, &server, &options);
     // 4,096 work requests: no two ranges are adjacent in the remote memory.
     let list = RangeList::strided(4096, 64, 64, 256).unwrap();

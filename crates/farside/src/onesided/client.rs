@@ -115,7 +115,7 @@ impl MemoryClient {
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let number = RandomState::new().hash_one("client");
-        let engine = Engine::new(fabric, options, number)?;
+        let engine = Engine::new(fabric, options)?;
         Ok(Self { engine, fabric: Arc::clone(fabric), number, scratch: None, sleeper: None })
     }
 
@@ -171,7 +171,7 @@ impl MemoryClient {
     }
 
     /// Disconnects from a memory. Its requests that have not ended fail with `PeerLost`, atomics in flight with
-    /// `Indeterminate`.
+    /// `Indeterminate`. WRITEs that were on their way may still take effect for a time.
     ///
     /// # Errors
     /// `BadForm` for a memory of another client.
@@ -293,7 +293,7 @@ impl MemoryClient {
         self.word(at, Action::MaskedFetchAdd { add, boundaries })
     }
 
-    /// Stores a word of 8 bytes, whole, after all earlier requests of the memory.
+    /// Stores a word of 8 bytes, whole, after earlier WRITEs of the memory where the fabric has `message_order`.
     ///
     /// # Errors
     /// As [`fetch_add`](Self::fetch_add); the request ends with `FabricLacks` on a fabric without `atomic_write`.
@@ -468,6 +468,19 @@ impl MemoryClient {
         self.engine.take(request.0)
     }
 
+    /// Waits until all requests of a memory have ended. Their outcomes are left to be taken.
+    ///
+    /// # Errors
+    /// `TimedOut`; `BadForm` for a memory of another client.
+    pub fn wait_for_all(&mut self, memory: RemoteMemory, timeout: Duration) -> Result<(), Error> {
+        self.own(memory)?;
+        wait(self, Awaited::Messages, timeout, |client| {
+            client.engine.post();
+            client.engine.poll_once();
+            Ok(client.engine.is_idle(memory.number).then_some(()))
+        })
+    }
+
     /// Copies remote bytes out, through registered memory of the client.
     ///
     /// *Blocks* for a round trip per 256 KiB. *Cost*: a copy more than [`read`](Self::read).
@@ -494,8 +507,8 @@ impl MemoryClient {
         )
     }
 
-    /// Copies bytes to remote memory, through registered memory of the client; they are visible there when it
-    /// returns.
+    /// Copies bytes to remote memory, through registered memory of the client. They are visible there when it returns,
+    /// where the fabric has `completion_means_placed`.
     ///
     /// *Blocks* and costs as [`read_bytes`](Self::read_bytes).
     ///

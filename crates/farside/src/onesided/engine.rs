@@ -26,13 +26,19 @@ use farside_base::{
 };
 use farside_fabric::{Fabric, Posted, Stop};
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most requests of a client.
 pub(super) const REQUESTS_MAX: usize = (1 << 20) - 1;
-/// The smallest staging memory.
+/// The smallest and the largest staging memory.
 const STAGING_BYTES_MIN: u64 = 4096;
+const STAGING_BYTES_MAX: u64 = 64 << 20;
+/// A connection that has lasted for this long works.
+const PROVEN: Duration = Duration::from_secs(1);
+/// The longest time to connect again: for ever.
+const RECONNECT_MAX: Duration = Duration::from_secs(1 << 30);
 /// The receive that an unexpected message takes.
 const GUARD: WorkId = WorkId(u64::MAX);
 
@@ -65,6 +71,13 @@ pub(super) struct OpenMemory {
     repeated: VecDeque<u32>,
     /// Requests posted and not completed.
     posted: usize,
+    /// By which the server knows the connection.
+    connection: u64,
+    /// Requests that have not ended.
+    unfinished: usize,
+    /// When it was opened last, and whether a request has completed since.
+    opened: Option<Instant>,
+    is_proven: bool,
     /// When attempts to connect again end.
     until: Option<Instant>,
     naps: Backoff,
@@ -120,7 +133,6 @@ pub(super) struct Engine {
     pub(super) ended: VecDeque<SlotName>,
     /// Memories that are neither open nor ended.
     unsettled: usize,
-    client: u64,
     reconnect: Duration,
     has: Capabilities,
     costs: VectorCosts,
@@ -137,7 +149,6 @@ impl Engine {
     pub(super) fn new(
         fabric: &Arc<dyn Fabric>,
         options: &MemoryClientOptions,
-        client: u64,
     ) -> Result<Self, Error> {
         let MemoryClientOptions { requests_max, reconnect, .. } = *options;
         let mut port = EnginePort::open(&**fabric, None)?;
@@ -169,7 +180,6 @@ impl Engine {
             words,
             ended: VecDeque::with_capacity(requests_max as usize),
             unsettled: 0,
-            client,
             reconnect,
             has: fabric.capabilities(),
             costs: options.vector_costs,
@@ -183,7 +193,7 @@ impl Engine {
 
     /// Begins to connect to a memory server; returns the number of the memory.
     pub(super) fn open(&mut self, address: &str) -> Result<u32, Error> {
-        let connection = connection(self.client, self.memories.len() as u32);
+        let connection = RandomState::new().hash_one(address);
         let link = self.port.connect(address, &encode_hello(connection), self.queue)?;
         self.memories.push(OpenMemory {
             address: address.to_owned(),
@@ -193,6 +203,10 @@ impl Engine {
             held: VecDeque::new(),
             repeated: VecDeque::new(),
             posted: 0,
+            connection,
+            unfinished: 0,
+            opened: None,
+            is_proven: false,
             until: None,
             naps: Backoff::REDIALS,
             reconnections: 0,
@@ -232,6 +246,11 @@ impl Engine {
         }
     }
 
+    /// Most bytes of a request.
+    fn transfer_max(&self) -> u32 {
+        u32::try_from(self.has.transfer_bytes_max).unwrap_or(u32::MAX)
+    }
+
     pub(super) const fn capabilities(&self) -> &Capabilities {
         &self.has
     }
@@ -250,7 +269,7 @@ impl Engine {
         if let Stage::Ended(error) = &memory.stage {
             return Err(error.clone());
         }
-        spec.check(&token)?;
+        spec.check(&token, self.transfer_max())?;
         if self.free.is_empty() {
             return Err(ErrorCode::TooManyRequests.into());
         }
@@ -274,6 +293,8 @@ impl Engine {
         (slot.memory, slot.action) = (spec.memory, spec.action);
         (slot.offset, slot.bytes) = (spec.offset, spec.bytes);
         slot.is_forgotten = false;
+        self.memories[spec.memory as usize].unfinished += 1;
+        let slot = &self.slots[number as usize];
         let name = SlotName { slot: number, generation: slot.generation };
         if is_open {
             self.ready.push_back(number);
@@ -292,6 +313,11 @@ impl Engine {
         let outcome = std::mem::replace(&mut slot.outcome, Ok(0));
         self.free_slot(name.slot);
         outcome.map(Some)
+    }
+
+    /// Whether a memory has no request that has not ended.
+    pub(super) fn is_idle(&self, memory: u32) -> bool {
+        self.memories.get(memory as usize).is_none_or(|memory| memory.unfinished == 0)
     }
 
     /// Frees the slot of a request at its end, whatever the outcome.
@@ -322,6 +348,7 @@ impl Engine {
     fn end_request(&mut self, number: u32, outcome: Result<u64, Error>) {
         let slot = &mut self.slots[number as usize];
         (slot.buffer, slot.list) = (None, None);
+        self.memories[slot.memory as usize].unfinished -= 1;
         slot.outcome = outcome;
         slot.stage = SlotStage::Ended;
         let name = SlotName { slot: number, generation: slot.generation };
@@ -422,8 +449,8 @@ impl Engine {
             Ok(Some(region)) => {
                 let memory = &mut self.memories[number as usize];
                 memory.stage = Stage::Open(link, region);
-                memory.reconnections += u64::from(memory.until.take().is_some());
-                memory.naps = Backoff::REDIALS;
+                memory.reconnections += u64::from(memory.opened.is_some());
+                (memory.opened, memory.is_proven) = (Some(Instant::now()), false);
                 self.ready.append(&mut memory.held);
                 self.unsettled -= 1;
             }
@@ -455,7 +482,12 @@ impl Engine {
         self.unsettled += 1;
         memory.stage = Stage::Losing(link);
         memory.trouble = Some(error);
-        memory.until = Instant::now().checked_add(self.reconnect);
+        // A server that accepts and then drops every request does not begin the time again.
+        let lasted = memory.opened.is_some_and(|opened| opened.elapsed() >= PROVEN);
+        if memory.until.is_none() || memory.is_proven || lasted {
+            memory.until = Some(Instant::now() + self.reconnect.min(RECONNECT_MAX));
+            memory.naps = Backoff::REDIALS;
+        }
         let slots = &self.slots;
         let (its, others) =
             self.ready.drain(..).partition(|slot| slots[*slot as usize].memory == number);
@@ -503,7 +535,8 @@ impl Engine {
         for number in 0..self.memories.len() as u32 {
             match self.memories[number as usize].stage {
                 Stage::Connecting(link) | Stage::Importing(link, _) if self.is_late(number) => {
-                    self.failed(link, ErrorCode::PeerLost.into());
+                    let trouble = self.memories[number as usize].trouble.clone();
+                    self.failed(link, trouble.unwrap_or_else(|| ErrorCode::PeerLost.into()));
                 }
                 Stage::Importing(link, token) => self.import(number, link, &token),
                 Stage::Waiting(time) if time <= Instant::now() => {
@@ -523,7 +556,7 @@ impl Engine {
 
     fn connect_again(&mut self, number: u32) {
         let memory = &mut self.memories[number as usize];
-        let hello = encode_hello(connection(self.client, number));
+        let hello = encode_hello(memory.connection);
         match self.port.connect(&memory.address, &hello, self.queue) {
             Ok(link) => memory.stage = Stage::Connecting(link),
             Err(error) => self.retry_or_end(number, error),
@@ -589,11 +622,6 @@ fn decode_id(id: WorkId) -> (u32, u32, u32) {
     let number = id.0 as u32 & ((1 << SLOT_BITS) - 1);
     let generation = (id.0 >> SLOT_BITS) as u32 & GENERATION_MASK;
     (number, generation, (id.0 >> (SLOT_BITS + GENERATION_BITS)) as u32)
-}
-
-/// The number by which a server knows the connection to a memory: a client may open one server several times.
-const fn connection(client: u64, memory: u32) -> u64 {
-    client.wrapping_add(memory as u64)
 }
 
 /// The error of an atomic whose connection was lost.
@@ -667,6 +695,7 @@ impl Progress for Engine {
         if completion.status != CompletionStatus::Success {
             return self.failed_request(number, range, completion);
         }
+        self.memories[memory as usize].is_proven = true;
         match &mut slot.list {
             Some(list) => {
                 list.completed();
@@ -823,9 +852,17 @@ impl Engine {
         action: Action,
         (buffer, at): (&Buffer, u64),
     ) -> Result<(ListState, LocalSlice), Error> {
-        let way = ranges.way(&self.has, &self.costs);
+        let way = ranges.way(&self.has, &self.costs, STAGING_BYTES_MAX);
+        let limits = |slices_max| (slices_max, self.transfer_max());
         match way {
-            VectorIo::Doorbell => Ok((ListState::new(ranges, 0, None), buffer.local(at, 0))),
+            VectorIo::Doorbell => {
+                Ok((ListState::new(ranges, limits(0), None), buffer.local(at, 0)))
+            }
+            VectorIo::Stage if ranges.bytes() > STAGING_BYTES_MAX => {
+                let text =
+                    format!("{} B; at most {STAGING_BYTES_MAX} B are staged", ranges.bytes());
+                Err(Error::with(ErrorCode::TooLarge, text))
+            }
             VectorIo::Stage => {
                 let memory = self.staging_memory(ranges.bytes())?;
                 let (packed, local) = (ranges.packed(), memory.local(0, 0));
@@ -833,11 +870,12 @@ impl Engine {
                 if action == Action::Write {
                     staged.gather(&packed)?;
                 }
-                Ok((ListState::new(&packed, 1, Some(staged)), local))
+                Ok((ListState::new(&packed, (1, self.transfer_max()), Some(staged)), local))
             }
-            _ => {
-                Ok((ListState::new(ranges, self.has.slices_max.max(1), None), buffer.local(at, 0)))
-            }
+            _ => Ok((
+                ListState::new(ranges, limits(self.has.slices_max.max(1)), None),
+                buffer.local(at, 0),
+            )),
         }
     }
 

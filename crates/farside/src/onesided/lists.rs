@@ -21,6 +21,8 @@ pub(super) struct ListState {
     repeated: VecDeque<u32>,
     /// Most pieces of a request in the buffer; zero: each range is one.
     slices_max: usize,
+    /// Most bytes of a request.
+    bytes_max: u32,
     /// Its bytes are staged.
     pub(super) staged: Option<Staged>,
     /// The first failure, and how many requests failed: nothing more is posted.
@@ -36,13 +38,18 @@ pub(super) struct ListWork {
 }
 
 impl ListState {
-    pub(super) fn new(ranges: &RangeList, slices_max: u32, staged: Option<Staged>) -> Self {
+    pub(super) fn new(
+        ranges: &RangeList,
+        (slices_max, bytes_max): (u32, u32),
+        staged: Option<Staged>,
+    ) -> Self {
         Self {
             ranges: ranges.clone(),
             next: 0,
             posted: 0,
             repeated: VecDeque::new(),
             slices_max: slices_max as usize,
+            bytes_max,
             staged,
             failure: None,
         }
@@ -80,7 +87,8 @@ impl ListState {
                 None => return,
             };
             let begins = slices.len();
-            let (ranges, remote) = self.ranges.group(first, local, self.slices_max, slices);
+            let (ranges, remote) =
+                self.ranges.group(first, local, (self.slices_max, self.bytes_max), slices);
             next += if is_repeated { 0 } else { ranges };
             works.push(ListWork { first, ranges, remote, slices: begins..slices.len() });
         }

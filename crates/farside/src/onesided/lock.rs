@@ -231,16 +231,17 @@ impl RemoteGuard {
         Ok(())
     }
 
-    /// Unlocks.
+    /// Waits for the requests of the memory that have not ended, and unlocks: none of them takes effect later.
     ///
     /// # Errors
     /// `NotLocked` if another client has taken the lock: what this one wrote after its lease may be mixed with what the
     /// other wrote. As [`MemoryClient::wait`]; the lease ends by itself then.
     pub fn unlock(self, client: &mut MemoryClient, timeout: Duration) -> Result<(), Error> {
-        match self.lock.replace(client, self.word, self.word.freed(), timeout)? {
-            true => Ok(()),
-            false => Err(Self::lost()),
-        }
+        client.wait_for_all(self.lock.at.memory(), timeout)?;
+        let was_within = !self.left().is_zero();
+        let unlocked = self.lock.replace(client, self.word, self.word.freed(), timeout)?;
+        // Within the lease no other takes it: then the lock was freed, and the answer was lost.
+        if unlocked || was_within { Ok(()) } else { Err(Self::lost()) }
     }
 
     fn lost() -> Error {

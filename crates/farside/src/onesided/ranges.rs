@@ -46,6 +46,8 @@ pub struct RangeList {
     /// Runs of ranges that are adjacent in the remote memory, and their pieces in the buffer.
     runs: u32,
     pieces: u32,
+    /// Bytes of the largest range.
+    range_bytes_max: u32,
     vector_io: VectorIo,
 }
 
@@ -105,9 +107,19 @@ impl RangeList {
             return Err(Error::with(ErrorCode::TooLarge, text));
         }
         let count = count as u32;
-        let (runs, pieces, vector_io) = (0, 0, VectorIo::Auto);
+        let (runs, pieces, range_bytes_max, vector_io) = (0, 0, 0, VectorIo::Auto);
         let (bytes, local_end, remote_end) = (0, 0, 0);
-        let mut list = Self { form, count, bytes, local_end, remote_end, runs, pieces, vector_io };
+        let mut list = Self {
+            form,
+            count,
+            bytes,
+            local_end,
+            remote_end,
+            runs,
+            pieces,
+            range_bytes_max,
+            vector_io,
+        };
         let mut ends = (u64::MAX, u64::MAX);
         for number in 0..count {
             let range = list.checked(number).filter(|range| range.bytes > 0);
@@ -122,6 +134,7 @@ impl RangeList {
                 return Err(list.wrong(number));
             };
             ends = (local, remote);
+            list.range_bytes_max = list.range_bytes_max.max(bytes);
             list.bytes = list.bytes.saturating_add(bytes.into());
             list.local_end = list.local_end.max(local);
             list.remote_end = list.remote_end.max(remote);
@@ -140,6 +153,11 @@ impl RangeList {
     /// Returns the number of ranges.
     pub const fn count(&self) -> usize {
         self.count as usize
+    }
+
+    /// Returns the bytes of its largest range.
+    pub(super) const fn range_bytes_max(&self) -> u32 {
+        self.range_bytes_max
     }
 
     /// Returns the bytes that it moves.
@@ -231,9 +249,12 @@ impl RangeList {
     }
 
     /// The way to move it.
-    pub(super) fn way(&self, has: &Capabilities, costs: &VectorCosts) -> VectorIo {
+    pub(super) fn way(&self, has: &Capabilities, costs: &VectorCosts, staged_max: u64) -> VectorIo {
         match self.vector_io {
-            VectorIo::Auto => self.explain(has, costs).chosen,
+            VectorIo::Auto => match self.explain(has, costs).chosen {
+                VectorIo::Stage if self.bytes > staged_max => VectorIo::Gather,
+                chosen => chosen,
+            },
             way => way,
         }
     }
@@ -246,7 +267,7 @@ impl RangeList {
         &self,
         first: u32,
         local: LocalSlice,
-        slices_max: usize,
+        (slices_max, bytes_max): (usize, u32),
         slices: &mut Vec<LocalSlice>,
     ) -> (u32, u64) {
         let begins = slices.len();
@@ -258,7 +279,8 @@ impl RangeList {
             } else if range.remote != start + u64::from(total) {
                 break;
             }
-            let Some(sum) = total.checked_add(range.bytes) else {
+            let sum = total.checked_add(range.bytes).filter(|sum| ranges == 0 || *sum <= bytes_max);
+            let Some(sum) = sum else {
                 break;
             };
             let offset = local.offset + range.local;
@@ -299,7 +321,7 @@ mod tests {
         let (mut found, mut first) = (Vec::new(), 0);
         while (first as usize) < list.count() {
             let mut slices = Vec::new();
-            let (ranges, remote) = list.group(first, local, slices_max, &mut slices);
+            let (ranges, remote) = list.group(first, local, (slices_max, u32::MAX), &mut slices);
             let slices = slices.iter().map(|slice| (slice.offset, slice.bytes)).collect();
             found.push((ranges, remote, slices));
             first += ranges;
@@ -320,6 +342,13 @@ mod tests {
         let scattered = RangeList::strided(3, 8, 8, 64).unwrap();
         let single = |at: u64| (1, at * 64, vec![(100 + at * 8, 8)]);
         assert_eq!(groups(&scattered, 4), [single(0), single(1), single(2)]);
+        // At most what a request may move, but one range in any case.
+        let (local, mut slices) =
+            (LocalSlice { region: RegionId(0), offset: 0, bytes: 0 }, Vec::new());
+        for (bytes_max, ranges) in [(40, 5), (39, 4), (16, 2), (8, 1), (1, 1)] {
+            assert_eq!(dense.group(0, local, (4, bytes_max), &mut slices).0, ranges);
+            slices.clear();
+        }
         // At most 4 GiB - 1 B.
         let large = RangeList::strided(3, 1 << 31, 1 << 31, 1 << 31).unwrap();
         assert_eq!(groups(&large, 4).len(), 3);

@@ -101,18 +101,19 @@ pub(super) struct RequestSpec<'a> {
 
 impl RequestSpec<'_> {
     /// Checks it against what the server lends, so that a wrong request fails alone and not with its connection.
-    pub(super) fn check(&self, lent: &RegionToken) -> Result<(), Error> {
+    pub(super) fn check(&self, lent: &RegionToken, bytes_max: u32) -> Result<(), Error> {
         let Self { action, offset, bytes, .. } = *self;
         if bytes == 0 && !matches!(action, Action::Flush(_)) {
             return Err(ErrorCode::ZeroSize.into());
         }
+        let largest = self.ranges.map_or(bytes, |ranges| ranges.range_bytes_max().into());
+        if largest > u64::from(bytes_max) && self.local.is_some() {
+            let text = format!("{largest} B; a request has at most {bytes_max} B");
+            return Err(Error::with(ErrorCode::TooLarge, text));
+        }
         if let (Some(ranges), Some((buffer, at))) = (self.ranges, self.local) {
             self.check_access(lent)?;
             return ranges.check((at, buffer.len() as u64), (offset, lent.bytes));
-        }
-        if bytes > u64::from(u32::MAX) && self.local.is_some() {
-            let text = format!("{bytes} B; a request has at most {} B", u32::MAX);
-            return Err(Error::with(ErrorCode::TooLarge, text));
         }
         if offset > lent.bytes || bytes > lent.bytes - offset {
             let text = format!("{bytes} B at {offset} of a memory of {} B", lent.bytes);

@@ -96,6 +96,7 @@ impl MemoryServer {
             reply: LendReply { incarnation, token },
             clients_max: options.clients_max,
             links: BTreeMap::new(),
+            closed: Vec::new(),
             shared: Arc::clone(&shared),
             region,
         };
@@ -170,6 +171,8 @@ struct Acceptor {
     /// By the client's number of the connection. One that is established again replaces the earlier one, after which none of
     /// its requests reaches the memory.
     links: BTreeMap<u64, LinkId>,
+    /// Earlier connections, closed, of which a request may still be executed.
+    closed: Vec<(u64, LinkId)>,
     shared: Arc<ServerState>,
     /// Ends after the port.
     region: Registered,
@@ -212,9 +215,11 @@ impl Acceptor {
         };
         if let Some(earlier) = self.links.get(&client).copied() {
             self.lost(earlier);
-            if self.port.may_land(earlier) {
-                return self.refuse(link, "a request of the earlier connection is not over yet");
-            }
+        }
+        let port = &mut self.port;
+        self.closed.retain(|(_, link)| port.may_land(*link));
+        if self.closed.iter().any(|(other, _)| *other == client) {
+            return self.refuse(link, "a request of the earlier connection is not over yet");
         }
         if self.links.len() >= self.clients_max {
             let text = format!("the server has {} clients, its limit", self.clients_max);
@@ -235,7 +240,7 @@ impl Acceptor {
 
     fn lost(&mut self, link: LinkId) {
         self.port.close(link);
-        self.links.retain(|_, other| *other != link);
+        self.closed.extend(self.links.extract_if(.., |_, other| *other == link));
     }
 
     /// Clients send no messages: one that does is disconnected.
