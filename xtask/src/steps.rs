@@ -80,16 +80,16 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "explorer",
-        sentence: "every reachable state of the machines' models, the large ones too",
+        sentence: "every reachable state of the large models of the machines",
         within: None,
-        more_by_name: None,
+        more_by_name: Some("the other models, which readme has"),
         run: explorer,
     },
     Step {
         name: "litmus",
-        sentence: "no forbidden outcome at the level of machines, nodes and the wire",
+        sentence: "no forbidden outcome at the level of nodes and the wire",
         within: None,
-        more_by_name: None,
+        more_by_name: Some("the level of machines, which readme has"),
         run: litmus,
     },
     Step {
@@ -122,7 +122,11 @@ pub(crate) const ALL: &[Step] = &[
             build_for_models(shell);
             shell.cargo_test(&["--release", "-p", "farside-protocol", "--lib", "canary_"])?;
             shell.cargo_test(&["--release", "-p", "farside", "--test", "call", "canary_"])?;
-            shell.cargo_test(&["--release", "-p", "farside-sim", "--lib", "--tests", "canary_"])
+            let tests = tests_with("crates/sim/tests", "canary_")?;
+            let tests = tests.iter().flat_map(|test| ["--test", test]);
+            let words: Vec<_> =
+                ["--release", "-p", "farside-sim", "--lib"].into_iter().chain(tests).collect();
+            shell.cargo_test(&[&words[..], &["canary_"]].concat())
         },
     },
     Step {
@@ -161,23 +165,9 @@ pub(crate) const ALL: &[Step] = &[
     Step {
         name: "demo",
         sentence: "the demonstration, with few records",
-        within: None,
+        within: Some("readme"),
         more_by_name: None,
-        run: |shell| {
-            optimize(shell);
-            let words = [
-                "run",
-                "--release",
-                "--quiet",
-                "--",
-                "demo",
-                "--records",
-                "20000",
-                "--operations",
-                "20000",
-            ];
-            shell.cargo(&words)
-        },
+        run: |shell| shell.cargo_test(&["-p", "farside-cli", "--test", "process", "process_demo"]),
     },
     Step {
         name: "rdma",
@@ -198,11 +188,29 @@ const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
 const SUITES_OF_VERBS: &[guest::Suite] = &[
     guest::Suite {
         in_full_run: true,
-        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+        ..guest::Suite::new(&[
+            "-p",
+            "farside-fabric-verbs",
+            "-p",
+            "farside-rmc",
+            "-p",
+            "farside-bench",
+            "--test",
+            "conformance",
+        ])
     },
     guest::Suite {
         in_full_run: true,
-        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"])
+        ..guest::Suite::new(&[
+            "-p",
+            "farside-fabric-verbs",
+            "-p",
+            "farside-rmc",
+            "-p",
+            "farside-bench",
+            "--test",
+            "process",
+        ])
     },
     // A stolen key.
     guest::Suite {
@@ -292,16 +300,45 @@ fn build_for_models(shell: &mut Shell) {
     shell.set_cfg("canary");
 }
 
+/// Returns the test programs in `folder` that have a test with this word: others need not be built.
+fn tests_with(folder: &str, word: &str) -> Result<Vec<String>, String> {
+    let failed = |reason| format!("{folder}: {reason}");
+    let mut tests = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let has = std::fs::read_to_string(&path).is_ok_and(|text| text.contains(word));
+        if let Some(name) = path.file_stem().filter(|_| has) {
+            tests.push(name.to_string_lossy().into_owned());
+        }
+    }
+    Ok(tests)
+}
+
 fn explorer(shell: &mut Shell) -> Result<(), String> {
     build_for_models(shell);
-    let targets = ["--lib", "--test", "coherence", "--test", "lock", "--test", "lock_walks"];
-    let flags = ["--", "--include-ignored", "--skip", "canary_"];
-    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &targets[..], &flags].concat())
+    if shell.by_name {
+        let targets = ["--lib", "--test", "coherence", "--test", "lock", "--test", "lock_walks"];
+        let flags = ["--", "--include-ignored", "--skip", "canary_"];
+        return shell
+            .cargo_test(&[&["--release", "-p", "farside-sim"], &targets[..], &flags].concat());
+    }
+    shell.cargo_test(&[
+        "--release",
+        "-p",
+        "farside-sim",
+        "--lib",
+        "--test",
+        "coherence",
+        "--",
+        "--ignored",
+    ])
 }
 
 fn litmus(shell: &mut Shell) -> Result<(), String> {
     build_for_models(shell);
-    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_machine"])?;
+    if shell.by_name {
+        shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_machine"])?;
+    }
     shell.set("FARSIDE_RUNS", "500");
     shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_node"])?;
     shell.set("FARSIDE_RUNS", "100");
@@ -331,10 +368,8 @@ fn interleavings(shell: &mut Shell, engine: &str) -> Result<(), String> {
     optimize(shell);
     shell.set_cfg(engine);
     let tests = format!("{engine}_");
-    for package in ["farside-fabric-shm", "farside"] {
-        shell.cargo_test(&["--release", "-p", package, "--lib", &tests])?;
-    }
-    Ok(())
+    let packages = ["--release", "-p", "farside-fabric-shm", "-p", "farside", "--lib"];
+    shell.cargo_test(&[&packages[..], &[&tests]].concat())
 }
 
 fn sanitizer(shell: &mut Shell) -> Result<(), String> {

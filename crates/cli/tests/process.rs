@@ -363,14 +363,14 @@ fn process_wordcount_of_a_missing_file_names_it() {
 
 #[test]
 fn process_demo_loses_only_records_of_the_killed_node() {
-    let shown = output(&[], &["demo", "--json", "--records", "3000", "--operations", "3000"]);
+    let shown = output(&[], &["demo", "--json", "--records", "20000", "--operations", "20000"]);
     assert!(shown.status.success(), "{}{}", text(&shown.stdout), text(&shown.stderr));
     let shown = json(&text(&shown.stdout));
     for workload in ["A", "B", "C", "D", "F"] {
-        assert_eq!(shown["workloads"][workload]["operations"], 3000, "{workload}");
+        assert_eq!(shown["workloads"][workload]["operations"], 20_000, "{workload}");
     }
-    let all = 3000 + shown["inserted"].as_u64().unwrap();
-    assert!(all > 3000, "workload D inserts");
+    let all = 20_000 + shown["inserted"].as_u64().unwrap();
+    assert!(all > 20_000, "workload D inserts");
     assert_eq!(shown["before"]["right"], all);
     let after = &shown["after"];
     let errors = after["errors"].as_object().unwrap();

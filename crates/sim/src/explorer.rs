@@ -172,7 +172,7 @@ impl<'a> Explorer<'a> {
         while !layer.is_empty() {
             let mut next = Vec::new();
             for (index, state) in layer.drain(..) {
-                if let Err((at, violation)) = search.expand(index, &state, &mut next) {
+                if let Err((at, violation)) = search.expand(index, state, &mut next) {
                     return Outcome::Fails(search.failure(initial, at, violation));
                 }
                 if search.coverage.states > self.states_max || next.len() > self.layer_max {
@@ -268,7 +268,7 @@ impl Search {
     fn expand<M: Model>(
         &mut self,
         index: u32,
-        state: &M,
+        state: M,
         next: &mut Vec<(u32, M)>,
     ) -> Result<(), (u32, Violation)> {
         let actions = state.enabled();
@@ -278,8 +278,9 @@ impl Search {
                 return Err((index, violation));
             }
         }
-        for (choice, action) in actions.into_iter().enumerate() {
-            let mut after = state.clone();
+        // Clones the state for all actions but the last, which takes it.
+        let states = std::iter::repeat_n(state, actions.len());
+        for (choice, (action, mut after)) in actions.into_iter().zip(states).enumerate() {
             after.apply(action);
             self.coverage.transitions += 1;
             if !self.seen.insert(fingerprint(&after)) {
@@ -401,10 +402,11 @@ impl Fingerprint {
 
 impl Hasher for Fingerprint {
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.word(u64::from_le_bytes(word));
+        let (words, rest) = bytes.as_chunks();
+        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
+        // Joined by shifts: a copy of variable length would be a call of `memcpy`.
+        if !rest.is_empty() {
+            self.word(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         }
     }
 

@@ -924,12 +924,22 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "minutes: six million states; run with --ignored"]
-    fn members_agree_at_length() {
+    #[ignore = "a minute: two million states; run with --ignored"]
+    fn members_agree_after_partitions_at_length() {
         let counts = [parted(4, 4, 1, 1), parted(4, 3, 0, 1), parted(4, 4, 0, 2)];
         assert_eq!(counts, [347_358, 359_360, 1_684_524]);
+    }
+
+    #[test]
+    #[ignore = "a minute: three million states; run with --ignored"]
+    fn members_agree_at_length() {
         assert_eq!(states(4, 1, 1, false), 1_963_035);
         assert_eq!(states(4, 2, 1, true), 1_292_452);
+    }
+
+    #[test]
+    #[ignore = "a minute: two million states; run with --ignored"]
+    fn members_agree_after_two_deaths_at_length() {
         assert_eq!(states(4, 2, 2, false), 1_907_380);
     }
 
