@@ -166,8 +166,8 @@ errors! {
     67 NotPermitted Configuration Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
     68 NobodyListens NotFound Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
     69 AddressTaken Configuration Configuration No "A process listens under this name already." "Choose another name, or end the other one.";
-    70 ChannelMismatch Configuration Configuration No "The other end is another channel, or has other options." "Give both ends the same options; the text says how they differ.";
-    71 ChannelFull Exhausted Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers at the end that listens; the text names the limit.";
+    70 ChannelMismatch Configuration Configuration No "The other end is of another kind, or has other options." "Connect to the right address, and give both ends the same options; the text says how they differ.";
+    71 ChannelFull Exhausted Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers or LendOptions::clients_max at the end that listens; the text names the limit.";
     80 ProtocolViolation Defect Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
     81 System System Environment Later "The operating system refused." "See the text for its reason; farside doctor says what to change.";
 }

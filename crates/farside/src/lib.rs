@@ -47,6 +47,7 @@ mod pool;
 mod port_wait;
 pub mod prelude;
 mod progress;
+mod refusal;
 mod registered;
 mod resources;
 mod roots;

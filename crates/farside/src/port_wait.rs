@@ -1,12 +1,12 @@
-//! Waiting for an end of a channel: on its thread, or as a future of any executor. Both repeat an attempt until it
-//! has a result and never spin without bound.
+//! Waiting at an end of a channel or a client of one-sided memory: on its thread, or as a future of any executor. Both
+//! repeat an attempt until it has a result and never spin without bound.
 //!
 //! Between two attempts a thread uses its spin budget and then parks ([`EventWait`]); a future suspends at once, and a
 //! thread of the end, started by the first suspended future, wakes its task. What ends a suspension:
 //!
 //! | what is awaited | what ends the wait |
 //! | --- | --- |
-//! | peers; messages of a channel with events | the port is armed: its event |
+//! | peers; messages of a channel with events; one-sided requests | the port is armed: its event |
 //! | the same while an operation is pending that no event announces | the same, and [`POLL_INTERVAL`] |
 //! | words that a peer writes into memory | the time: intervals grow from 20 to 500 us |
 //!
@@ -29,13 +29,13 @@ use std::time::{Duration, Instant};
 pub(crate) enum Awaited {
     /// Peers that connect or disconnect.
     Peers,
-    /// Messages.
+    /// Messages, or the ends of one-sided requests.
     Messages,
     /// Space for messages, their acknowledgement, or bytes that are fetched.
     Words,
 }
 
-/// An end of a channel, or both ends of a connection.
+/// An end of a channel, both ends of a connection, or a client of one-sided memory.
 pub(crate) trait Waits {
     /// Whether events of the port announce it.
     fn is_announced(&self, awaited: Awaited) -> bool;

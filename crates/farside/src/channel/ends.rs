@@ -102,6 +102,24 @@ macro_rules! common_methods {
             }
         }
 
+        impl Waits for $end {
+            fn is_announced(&self, awaited: Awaited) -> bool {
+                self.announces(awaited)
+            }
+
+            fn is_quiet(&self) -> bool {
+                self.drive.is_quiet()
+            }
+
+            fn port(&mut self) -> &mut EnginePort {
+                &mut self.drive.port
+            }
+
+            fn sleeper(&mut self) -> &mut Option<Sleeper> {
+                &mut self.drive.sleeper
+            }
+        }
+
         impl std::fmt::Debug for $end {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(

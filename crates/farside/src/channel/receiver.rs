@@ -176,6 +176,15 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    /// Whether events of the port announce it.
+    fn announces(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Peers => true,
+            Awaited::Messages => self.arrives_by_completion(),
+            Awaited::Words => false,
+        }
+    }
+
     /// The end that a progress engine drives.
     fn driven(drive: Drive<machine::Receiver>) -> Result<Self, Error> {
         Ok(Self { drive, next: 0, empty_checks: 0 })
@@ -651,25 +660,3 @@ pub const fn can_sleep(kind: Kind, shape: &Shape) -> bool {
 }
 
 common_methods!(Receiver, "sender", "senders");
-
-impl Waits for Receiver {
-    fn is_announced(&self, awaited: Awaited) -> bool {
-        match awaited {
-            Awaited::Peers => true,
-            Awaited::Messages => self.arrives_by_completion(),
-            Awaited::Words => false,
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.drive.is_quiet()
-    }
-
-    fn port(&mut self) -> &mut EnginePort {
-        &mut self.drive.port
-    }
-
-    fn sleeper(&mut self) -> &mut Option<Sleeper> {
-        &mut self.drive.sleeper
-    }
-}

@@ -143,6 +143,11 @@ pub struct Sender {
 }
 
 impl Sender {
+    /// Whether events of the port announce it.
+    const fn announces(&self, awaited: Awaited) -> bool {
+        matches!(awaited, Awaited::Peers)
+    }
+
     /// The end that a progress engine drives.
     fn driven(drive: Drive<machine::Sender>) -> Result<Self, Error> {
         let request_bytes_max = drive.inline_bytes_max();
@@ -736,21 +741,3 @@ fn too_long_for(bytes_max: u32) -> Error {
 }
 
 common_methods!(Sender, "receiver", "receivers");
-
-impl Waits for Sender {
-    fn is_announced(&self, awaited: Awaited) -> bool {
-        awaited == Awaited::Peers
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.drive.is_quiet()
-    }
-
-    fn port(&mut self) -> &mut EnginePort {
-        &mut self.drive.port
-    }
-
-    fn sleeper(&mut self) -> &mut Option<Sleeper> {
-        &mut self.drive.sleeper
-    }
-}

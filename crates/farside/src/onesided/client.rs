@@ -82,16 +82,15 @@ pub struct RequestId(SlotName);
 /// WRITEs of the memory, and a READ returns the bytes of earlier ones, where the fabric has `message_order`. A WRITE
 /// may overtake an earlier READ or atomic that has not ended: wait for that first. Requests of different memories have
 /// no order. *Visibility.* A WRITE that has ended is visible to all later requests of any client where the fabric has
-/// `completion_means_placed`, else after a flush. *Atomicity.*
-/// Aligned words of 8 bytes are whole; longer transfers are not. Atomics are atomic to each other, and to accesses of
+/// `completion_means_placed`, else after a flush. *Atomicity.* Aligned words of 8 bytes are whole; longer transfers are not. Atomics are atomic to each other, and to accesses of
 /// the server's processor only where the fabric has [`AtomicScope::System`](crate::fabrics::AtomicScope).
 /// *Durability.* None: the memory ends with its server.
 ///
 /// *Lost connections.* They are established again for [`MemoryClientOptions::reconnect`]. READs, WRITEs, stores of words
 /// and flushes that had not ended are repeated, in order; the server first ends the earlier connection, so that none
 /// of its requests takes effect later. A WRITE that is repeated may take effect twice before it ends: others may see it,
-/// then bytes of an earlier WRITE that is repeated too, then it again. An atomic that was in flight ends with `Indeterminate`; it is never repeated.
-/// A server that has started again has other memory, so all requests to it fail with `PeerLost`.
+/// then bytes of an earlier WRITE that is repeated too, then it again. An atomic that was in flight ends with
+/// `Indeterminate`; it is never repeated. A server that has started again has other memory, so all requests to it fail with `PeerLost`.
 ///
 /// *Cost.* A request is one work request and one round trip, without a copy; up to 32 share a doorbell. A client
 /// allocates nothing per request. *Trust.* A client can change whatever it may write. A server checks nothing but the
@@ -108,7 +107,7 @@ impl MemoryClient {
     /// Opens a client of memory servers that this fabric reaches.
     ///
     /// # Errors
-    /// `BadConfiguration` for no requests or too many; `FabricLacks`; `System`.
+    /// `BadConfiguration` for no requests or too many; `System`.
     pub fn new(fabric: &Arc<dyn Fabric>, options: &MemoryClientOptions) -> Result<Self, Error> {
         if !(1..=REQUESTS_MAX).contains(&(options.requests_max as usize)) {
             let text = format!("requests_max is {}: 1 to {REQUESTS_MAX}", options.requests_max);
@@ -138,8 +137,8 @@ impl MemoryClient {
     /// *Blocks* until the server's thread has accepted. *Cost*: two round trips of the control path.
     ///
     /// # Errors
-    /// `NobodyListens`; `NotPermitted` with the server's reason; `TimedOut`; `PeerLost`; `ProtocolViolation` if
-    /// another program listens there.
+    /// `NobodyListens`; `NotPermitted`; `ChannelMismatch` if another program or version listens there; `ChannelFull` with
+    /// the limit of the server; `TimedOut`; `PeerLost`.
     pub fn open(&mut self, address: &str, timeout: Duration) -> Result<RemoteMemory, Error> {
         let number = self.engine.open(address)?;
         let opened = wait(self, Awaited::Peers, timeout, |client| client.poll_open(number));
@@ -342,7 +341,8 @@ impl MemoryClient {
     /// Reads the ranges of a list, which begin at `from`, into those of a buffer, which begin at `at`.
     ///
     /// One request with one outcome. [`RangeList::by`] says how: by a work request for each range, by lists of pieces, or
-    /// through staging memory. There is no order between the ranges. *Cost*: an allocation, and a round trip for as many work requests as the fabric has in flight.
+    /// through staging memory. There is no order between the ranges. *Cost*: an allocation, and a round trip for
+    /// as many work requests as the fabric has in flight.
     ///
     /// # Errors
     /// As [`read`](Self::read); the text names the first range that is wrong, and nothing is moved then. The outcome's
@@ -463,9 +463,14 @@ impl MemoryClient {
     }
 
     fn poll_request(&mut self, request: RequestId) -> Result<Option<u64>, Error> {
-        self.engine.post(); // first: it may complete at once
-        self.engine.poll_once();
+        self.drive();
         self.engine.take(request.0)
+    }
+
+    /// Polls once. Posts first: a request may complete at once.
+    fn drive(&mut self) {
+        self.engine.post();
+        self.engine.poll_once();
     }
 
     /// Waits until all requests of a memory have ended. Their outcomes are left to be taken.
@@ -475,8 +480,7 @@ impl MemoryClient {
     pub fn wait_for_all(&mut self, memory: RemoteMemory, timeout: Duration) -> Result<(), Error> {
         self.own(memory)?;
         wait(self, Awaited::Messages, timeout, |client| {
-            client.engine.post();
-            client.engine.poll_once();
+            client.drive();
             Ok(client.engine.is_idle(memory.number).then_some(()))
         })
     }

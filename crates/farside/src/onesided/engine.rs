@@ -18,6 +18,8 @@ use super::request::{Action, RequestSpec};
 use super::vector::{VectorCosts, VectorIo};
 use crate::buffer::Buffer;
 use crate::progress::{ConnectionEvent, EnginePort, Progress};
+use crate::refusal::Refusal;
+use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
 use farside_base::{
@@ -94,7 +96,7 @@ enum SlotStage {
 }
 
 struct Slot {
-    pub(super) generation: u32,
+    generation: u32,
     stage: SlotStage,
     memory: u32,
     action: Action,
@@ -230,7 +232,7 @@ impl Engine {
         self.memories.get(memory as usize).ok_or_else(unknown)
     }
 
-    /// Ends a memory: its requests fail, except those that complete first.
+    /// Ends a memory at the request of the program.
     pub(super) fn close(&mut self, memory: u32) {
         if (memory as usize) < self.memories.len() {
             let text = "this client has closed the memory";
@@ -368,7 +370,7 @@ impl Engine {
         self.slots.get(name.slot as usize).is_some_and(|slot| slot.is(name))
     }
 
-    /// Ends a memory and all its requests that are not posted.
+    /// Ends a memory and all its requests.
     fn end_memory(&mut self, number: u32, error: Error) {
         let memory = &mut self.memories[number as usize];
         let link = match memory.stage {
@@ -421,8 +423,7 @@ impl Engine {
                 }
             }
             ConnectionEvent::Refused(link, why) => {
-                let text = String::from_utf8_lossy(&why).into_owned();
-                self.failed(link, Error::with(ErrorCode::NotPermitted, text));
+                self.failed(link, Refusal::decode(&why).into());
             }
             ConnectionEvent::NotReached(link, error) => self.failed(link, error),
             ConnectionEvent::Lost(link) => {
@@ -454,7 +455,7 @@ impl Engine {
                 self.ready.append(&mut memory.held);
                 self.unsettled -= 1;
             }
-            Err(error) => self.failed(link, crate::registered::control(&error)),
+            Err(error) => self.failed(link, control(&error)),
         }
     }
 
@@ -580,7 +581,7 @@ impl Engine {
         if let Some(list) = &mut slot.list {
             list.failed(range, &error, is_lost);
             // Else it waits to be posted already.
-            if is_lost && slot.stage == SlotStage::Posted && !list.has_failed() {
+            if is_lost && slot.stage == SlotStage::Posted && list.failure.is_none() {
                 slot.stage = SlotStage::Queued;
                 self.memories[memory as usize].repeated.push_back(number);
             }
@@ -698,7 +699,7 @@ impl Progress for Engine {
         self.memories[memory as usize].is_proven = true;
         match &mut slot.list {
             Some(list) => {
-                list.completed();
+                list.posted -= 1;
                 self.end_list(number);
             }
             None => {
@@ -744,7 +745,7 @@ impl Progress for Engine {
                     let error = Error::with(code, what);
                     match &mut self.slots[refused as usize].list {
                         Some(list) => {
-                            list.refuse(error);
+                            list.failure = Some((error, 1));
                             self.end_list(refused);
                         }
                         None => self.end_request(refused, Err(error)),
@@ -821,14 +822,11 @@ impl Engine {
                 let more =
                     if failed > 1 { format!("; {failed} requests failed") } else { String::new() };
                 let error = Error { detail: error.detail.clone() + &more, ..error };
-                let is_in = |queue: &VecDeque<u32>| queue.contains(&number);
                 // It may wait to post its rest.
-                if is_in(&self.ready) {
-                    self.ready.retain(|other| *other != number);
-                }
                 let memory = &mut self.memories[slot.memory as usize];
-                memory.held.retain(|other| *other != number);
-                memory.repeated.retain(|other| *other != number);
+                for queue in [&mut self.ready, &mut memory.held, &mut memory.repeated] {
+                    queue.retain(|other| *other != number);
+                }
                 self.end_request(number, Err(error));
             }
             None if list.is_posted() && slot.stage == SlotStage::Posted => {
@@ -837,7 +835,7 @@ impl Engine {
                     Some(staged) => staged.scatter(&list.ranges),
                     None => Ok(()),
                 };
-                self.counters.copies += staged.as_ref().map_or(0, |staged| staged.copies);
+                self.counters.copies += staged.as_ref().map_or(0, |_| list.ranges.count() as u64);
                 self.staging.extend(staged.map(|staged| staged.memory));
                 self.end_request(number, outcome.map(|()| 0));
             }

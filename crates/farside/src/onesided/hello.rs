@@ -3,7 +3,7 @@
 //! ```text
 //! hello   "FSMS" | version | zeros, 3 bytes | connection, 8 bytes
 //! reply   incarnation of the server, 8 bytes | region token
-//! refusal text
+//! refusal as that of a channel ([`Refusal`](crate::refusal::Refusal))
 //! ```
 
 use farside_base::RegionToken;

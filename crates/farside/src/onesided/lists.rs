@@ -55,20 +55,6 @@ impl ListState {
         }
     }
 
-    /// A request completed.
-    pub(super) fn completed(&mut self) {
-        self.posted -= 1;
-    }
-
-    /// Nothing more of it is posted: its next request is invalid.
-    pub(super) fn refuse(&mut self, error: Error) {
-        self.failure = Some((error, 1));
-    }
-
-    pub(super) const fn has_failed(&self) -> bool {
-        self.failure.is_some()
-    }
-
     /// Fills a batch with its next requests.
     pub(super) fn next_works(
         &self,
@@ -126,13 +112,11 @@ pub(super) struct Staged {
     buffer: Buffer,
     at: u64,
     original: RangeList,
-    pub(super) copies: u64,
 }
 
 impl Staged {
     pub(super) fn new(memory: Buffer, (buffer, at): (&Buffer, u64), ranges: &RangeList) -> Self {
-        let copies = ranges.count() as u64;
-        Self { memory, buffer: buffer.clone(), at, original: ranges.clone(), copies }
+        Self { memory, buffer: buffer.clone(), at, original: ranges.clone() }
     }
 
     /// Copies the ranges of the buffer to staging memory.

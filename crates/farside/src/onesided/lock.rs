@@ -11,7 +11,11 @@
 use super::client::{MemoryClient, RemoteAddress};
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
+
+/// Possible leases.
+const LEASES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
 
 const HELD: u64 = 1;
 const BEAT_SHIFT: u32 = 1;
@@ -91,7 +95,7 @@ impl RemoteLock {
     /// Names the lock in an aligned word. All clients give it the same lease.
     ///
     /// # Errors
-    /// `Misaligned`; `OutOfBounds`; `BadConfiguration` for a lease under 1 ms.
+    /// `Misaligned`; `OutOfBounds`; `BadConfiguration` for a lease under 1 ms or over a day.
     pub fn new(at: RemoteAddress, lease: Duration) -> Result<Self, Error> {
         let text = || format!("a lock at {}", at.offset());
         if !at.offset().is_multiple_of(8) {
@@ -100,8 +104,8 @@ impl RemoteLock {
         if at.offset().checked_add(8).is_none_or(|end| end > at.memory().bytes()) {
             return Err(Error::with(ErrorCode::OutOfBounds, text()));
         }
-        if lease < Duration::from_millis(1) {
-            let text = format!("a lease of {lease:?}: at least 1 ms");
+        if !LEASES.contains(&lease) {
+            let text = format!("a lease of {lease:?}: 1 ms to a day");
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         Ok(Self { at, lease })

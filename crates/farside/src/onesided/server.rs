@@ -2,6 +2,7 @@
 
 use super::hello::{LendReply, decode_hello};
 use crate::progress::{ConnectionEvent, EnginePort};
+use crate::refusal::Refusal;
 use crate::registered::Registered;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
@@ -66,7 +67,7 @@ impl MemoryServer {
     /// *Blocks* for the registration: at least a system call. *Errors* leave nothing behind.
     ///
     /// # Errors
-    /// `ZeroSize`; `FabricLacks` if the fabric has no READ or WRITE, or not the kind of memory; `TooLarge` with
+    /// `ZeroSize`; `FabricLacks` if the fabric cannot grant the access or has no such memory; `TooLarge` with
     /// the fabric's limit; `AddressTaken`; `System`.
     pub fn lend(
         fabric: &Arc<dyn Fabric>,
@@ -168,8 +169,8 @@ struct Acceptor {
     queue: ReceiveQueueId,
     reply: LendReply,
     clients_max: usize,
-    /// By the client's number of the connection. One that is established again replaces the earlier one, after which none of
-    /// its requests reaches the memory.
+    /// By the client's number of the connection. One that is established again replaces the earlier one, after
+    /// which none of its requests reaches the memory.
     links: BTreeMap<u64, LinkId>,
     /// Earlier connections, closed, of which a request may still be executed.
     closed: Vec<(u64, LinkId)>,
@@ -211,7 +212,7 @@ impl Acceptor {
     fn requested(&mut self, link: LinkId, hello: &[u8]) {
         let client = match decode_hello(hello) {
             Ok(client) => client,
-            Err(text) => return self.refuse(link, text),
+            Err(text) => return self.refuse(link, &text.into()),
         };
         if let Some(earlier) = self.links.get(&client).copied() {
             self.lost(earlier);
@@ -219,11 +220,12 @@ impl Acceptor {
         let port = &mut self.port;
         self.closed.retain(|(_, link)| port.may_land(*link));
         if self.closed.iter().any(|(other, _)| *other == client) {
-            return self.refuse(link, "a request of the earlier connection is not over yet");
+            let text = "a request of the earlier connection is not over yet";
+            return self.refuse(link, &Refusal::Full(text.to_owned()));
         }
         if self.links.len() >= self.clients_max {
-            let text = format!("the server has {} clients, its limit", self.clients_max);
-            return self.refuse(link, &text);
+            let text = format!("clients_max is {} at the server", self.clients_max);
+            return self.refuse(link, &Refusal::Full(text));
         }
         match self.port.accept(link, &self.reply.encode(), self.queue) {
             Ok(()) => {
@@ -233,9 +235,9 @@ impl Acceptor {
         }
     }
 
-    fn refuse(&mut self, link: LinkId, why: &str) {
+    fn refuse(&mut self, link: LinkId, why: &Refusal) {
         // Otherwise it is gone already.
-        let _ = self.port.refuse(link, why.as_bytes());
+        let _ = self.port.refuse(link, &why.encode());
     }
 
     fn lost(&mut self, link: LinkId) {

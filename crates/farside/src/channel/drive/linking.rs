@@ -1,8 +1,9 @@
 //! Connections of an end: dialling, checks of the hello, and a half and a number for each peer.
 
-use super::super::hello::{Hello, Refusal, Reply, Role, Tokens};
+use super::super::hello::{Hello, Reply, Role, Tokens};
 use super::Drive;
 use crate::progress::{ConnectionEvent, EnginePort};
+use crate::refusal::Refusal;
 use crate::{Error, ErrorCode};
 use farside_base::{LinkId, RegionToken};
 use farside_protocol::channel::{Half, Peer, PeerRegions};
@@ -43,10 +44,7 @@ impl<H: Half> Drive<H> {
                 }
             },
             ConnectionEvent::Refused(link, reason) => {
-                let error = match Refusal::decode(&reason) {
-                    Refusal::Mismatch(text) => Error::with(ErrorCode::ChannelMismatch, text),
-                    Refusal::Full(text) => Error::with(ErrorCode::ChannelFull, text),
-                };
+                let error = Error::from(Refusal::decode(&reason));
                 self.refused = Some(error.clone());
                 self.fail(link, error);
             }
