@@ -575,8 +575,12 @@ fn lock_of_a_holder_that_ended_is_taken_over(make: &Make) {
     assert!(guard.left().is_zero(), "it was taken over before the end of its lease");
     assert_eq!(code(guard.unlock(&mut first, WATCHDOG)), ErrorCode::NotLocked);
     taken.unlock(&mut second, WATCHDOG).unwrap();
-    let next = lock.try_lock(&mut second, WATCHDOG).unwrap();
+    let before = second.stats().work_requests;
+    let next = lock.lock(&mut second, WATCHDOG).unwrap();
     assert!(!next.was_abandoned());
+    assert_eq!(second.stats().work_requests - before, 2, "a free lock");
+    next.unlock(&mut second, WATCHDOG).unwrap();
+    assert_eq!(second.stats().work_requests - before, 2 + 1);
     assert_eq!(code(RemoteLock::new(its.at(4), lease)), ErrorCode::Misaligned);
     assert_eq!(code(RemoteLock::new(its.at(BYTES), lease)), ErrorCode::OutOfBounds);
     for lease in [Duration::ZERO, Duration::MAX] {
@@ -707,8 +711,14 @@ fn snapshots_are_of_one_generation(make: &Make) {
         }
         // At rest, two requests suffice.
         let buffer = client.register(CONTENT).unwrap();
+        let requests = |client: &MemoryClient| client.stats().work_requests;
+        let before = requests(&client);
         let last = content.snapshot(&mut client, &buffer, 0, WATCHDOG);
         assert_eq!(last, Ok(Some(GENERATIONS)));
+        assert_eq!(requests(&client) - before, 2);
+        let next = content.publish(&mut client, &buffer, 0, WATCHDOG);
+        assert_eq!(next, Ok(GENERATIONS + 1));
+        assert_eq!(requests(&client) - before, 2 + 3);
     });
 }
 
