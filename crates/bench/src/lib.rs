@@ -10,11 +10,11 @@ mod fabric;
 pub mod graph;
 mod idle;
 mod memory;
+pub mod onesided;
 mod report;
 pub mod rmc;
 pub mod settings;
 mod table;
-pub mod vector;
 mod window;
 pub mod ycsb;
 

@@ -157,9 +157,9 @@ pub struct BenchYcsb {
     pub places: Places,
 }
 
-/// A measurement of vector IO.
+/// A measurement of memory that is lent.
 #[derive(Debug)]
-pub struct BenchVector {
+pub struct BenchLent {
     /// The memory server to use; `None`: one of this process, over shared memory.
     pub to: Option<String>,
     /// Windows per figure.

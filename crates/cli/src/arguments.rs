@@ -28,7 +28,7 @@ use farside_apps::graph::Kronecker;
 use farside_apps::ycsb::CoreWorkload;
 use farside_bench::demo::Demo;
 use farside_bench::settings::{
-    BenchFabric, BenchGraph, BenchRmc, BenchVector, BenchYcsb, Effort, KernelName, Measure,
+    BenchFabric, BenchGraph, BenchLent, BenchRmc, BenchYcsb, Effort, KernelName, Measure,
     TRANSFER_BYTES_MAX, Test,
 };
 use farside_bootstrap::Endpoint;
@@ -610,6 +610,12 @@ A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent re
 are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
 000, figure 3. The column `expected` is what the client assumes of its own time when it chooses.")]
 pub(crate) struct BenchVectorArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LentArguments {
     /// Address of a memory server, as farside lend prints it [default: one of this process]
     #[arg(value_name = "ADDRESS")]
     to: Option<String>,
@@ -686,7 +692,7 @@ convert! {
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }
-    BenchVectorArguments => BenchVector { to, windows, choice }
+    LentArguments => BenchLent { to, windows, choice }
     BenchYcsbArguments => BenchYcsb {
         workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
     }

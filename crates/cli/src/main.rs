@@ -17,7 +17,8 @@ mod wordcount;
 
 use arguments::{Arguments, Bench, Command, Key, Rmc};
 use clap::Parser;
-use farside_bench::{demo, graph, vector, ycsb};
+use farside_bench::onesided::vector;
+use farside_bench::{demo, graph, ycsb};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
 use farside_launcher::{agent, node, run, up, worker};
@@ -72,7 +73,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Channels(arguments) => farside_bench::channels(&arguments.into(), output),
         Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
         Bench::Graph(arguments) => graph::run(&arguments.into(), output),
-        Bench::Vector(arguments) => vector::run(&arguments.into(), output),
+        Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
         Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }
 }

@@ -30,6 +30,7 @@
 //! Order, visibility, lost connections and cost: see [`MemoryClient`].
 
 mod client;
+mod deadline;
 mod engine;
 mod hello;
 mod lists;
@@ -43,6 +44,7 @@ mod vector;
 
 pub use crate::buffer::Buffer;
 pub use client::{MemoryClient, RemoteAddress, RemoteMemory, RequestId};
+pub use deadline::Deadline;
 pub use farside_base::{Access, FlushScope, RegionKind};
 pub use lock::{RemoteGuard, RemoteLock};
 pub use options::{MemoryClientOptions, MemoryClientStats};

@@ -7,11 +7,12 @@
 //! word again, each after the one before has ended. The copy of a generation is overwritten only after the next one
 //! is published, so an unchanged word means that the bytes are those of one generation.
 
+use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress, RequestId};
 use super::ranges::RangeList;
 use crate::buffer::Buffer;
 use crate::{Error, ErrorCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes before the copies.
 const HEAD: u64 = 64;
@@ -127,7 +128,7 @@ impl Publication {
         timeout: Duration,
         write: impl FnOnce(&mut MemoryClient, RemoteAddress) -> Result<RequestId, Error>,
     ) -> Result<u64, Error> {
-        let deadline = Deadline::new(timeout);
+        let deadline = Deadline::after(timeout);
         let before = self.word(client, &deadline)?;
         let written = write(client, self.copy(before + 1))?;
         deadline.wait(client, written)?;
@@ -158,7 +159,7 @@ impl Publication {
         at: u64,
         timeout: Duration,
     ) -> Result<Option<u64>, Error> {
-        let deadline = Deadline::new(timeout);
+        let deadline = Deadline::after(timeout);
         if self.seen == 0 {
             self.seen = self.word(client, &deadline)?;
         }
@@ -181,22 +182,5 @@ impl Publication {
     fn word(&self, client: &mut MemoryClient, deadline: &Deadline) -> Result<u64, Error> {
         let read = client.read_word(self.at)?;
         deadline.wait(client, read)
-    }
-}
-
-/// The deadline of a call of several requests.
-struct Deadline {
-    began: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn new(timeout: Duration) -> Self {
-        Self { began: Instant::now(), timeout }
-    }
-
-    /// Waits for a request; discards its outcome after an error.
-    fn wait(&self, client: &mut MemoryClient, request: RequestId) -> Result<u64, Error> {
-        client.wait_or_forget(request, self.timeout.saturating_sub(self.began.elapsed()))
     }
 }

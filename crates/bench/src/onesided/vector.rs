@@ -1,19 +1,14 @@
 //! Vector IO: pieces of a buffer moved to adjacent remote memory, by each way (paper 000, section III-A).
 
-use crate::settings::BenchVector;
+use super::{Lent, TIMEOUT};
+use crate::settings::BenchLent;
 use crate::window::{Figure, measure};
-use farside::fabrics;
 use farside::onesided::{
-    Buffer, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RangeList, RemoteMemory,
-    VectorCosts, VectorIo,
+    Buffer, MemoryClient, MemoryClientOptions, RangeList, RemoteMemory, VectorCosts, VectorIo,
 };
-use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
-use farside_fabric::Fabric;
 use serde::Serialize;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Pieces of a transfer.
 const BATCHES: [usize; 4] = [1, 4, 16, 32];
@@ -21,7 +16,6 @@ const BATCHES: [usize; 4] = [1, 4, 16, 32];
 const PIECES: [u32; 5] = [32, 128, 512, 2048, 8192];
 /// From piece to piece in the buffer.
 const STRIDE: u64 = 16 << 10;
-const TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of the remote memory that are used.
 const BYTES: u64 = 32 * 8192;
 
@@ -46,16 +40,9 @@ struct VectorFigure {
 ///
 /// # Errors
 /// Those of the memory server; that of output which cannot be written.
-pub fn run(arguments: &BenchVector, output: Output) -> Result<(), Failure> {
-    let (fabric, address, _server) = place(arguments)?;
-    let mut client = MemoryClient::new(&fabric, &MemoryClientOptions::default())?;
-    let memory = client.open(&address, TIMEOUT)?;
-    if memory.bytes() < BYTES {
-        return Err(Failure::usage(format!(
-            "the server lends {} B; the benchmark needs {BYTES}",
-            memory.bytes()
-        )));
-    }
+pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
+    let lent = Lent::new(arguments, BYTES)?;
+    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
     let buffer = client.register(STRIDE * 32)?;
     let mut figures = Vec::new();
     let bar = output.bar("figures", (2 * BATCHES.len() * PIECES.len()) as u64);
@@ -95,24 +82,9 @@ pub fn run(arguments: &BenchVector, output: Output) -> Result<(), Failure> {
         ]);
     }
     output.line(table.text());
-    output.line(format!("* the way that the client takes by default; over {}", fabric.name()));
+    output.line(format!("* the way that the client takes by default; over {}", lent.fabric.name()));
     output.value(&figures);
     Ok(())
-}
-
-/// A fabric, the address of a memory server, and the server if it is of this process.
-type Place = (Arc<dyn Fabric>, String, Option<MemoryServer>);
-
-/// The memory to use: of a server elsewhere, or one of this process over shared memory.
-fn place(arguments: &BenchVector) -> Result<Place, Failure> {
-    if let Some(to) = &arguments.to {
-        let Chosen { fabric, address, .. } = choice::caller(&arguments.choice, to, "pool")?;
-        return Ok((fabric, address, None));
-    }
-    let name = format!("bench-vector-{}", std::process::id());
-    let lender = fabrics::shared_memory()?;
-    let server = MemoryServer::lend(&lender, &name, BYTES, &LendOptions::default())?;
-    Ok((fabrics::shared_memory()?, server.address().to_owned(), Some(server)))
 }
 
 /// Measures a transfer by each way.

@@ -1,0 +1,55 @@
+//! Benchmarks of one-sided memory, on memory of this process or of a server elsewhere.
+
+pub mod vector;
+
+use crate::settings::BenchLent;
+use farside::fabrics;
+use farside::fabrics::Fabric;
+use farside::onesided::{
+    LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
+};
+use farside_command::choice::{self, Chosen};
+use farside_command::failure::Failure;
+use std::sync::Arc;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The memory that a benchmark uses.
+struct Lent {
+    fabric: Arc<dyn Fabric>,
+    address: String,
+    bytes: u64,
+    /// Of this process, if the memory is.
+    _server: Option<MemoryServer>,
+}
+
+impl Lent {
+    /// Chooses the memory: of the server that the arguments name, or `bytes` of this process, over shared memory.
+    fn new(arguments: &BenchLent, bytes: u64) -> Result<Self, Failure> {
+        if let Some(to) = &arguments.to {
+            let Chosen { fabric, address, .. } = choice::caller(&arguments.choice, to, "pool")?;
+            return Ok(Self { fabric, address, bytes, _server: None });
+        }
+        let name = format!("bench-{}", std::process::id());
+        let lender = fabrics::shared_memory()?;
+        let server = MemoryServer::lend(&lender, &name, bytes, &LendOptions::default())?;
+        let address = server.address().to_owned();
+        Ok(Self { fabric: fabrics::shared_memory()?, address, bytes, _server: Some(server) })
+    }
+
+    /// Opens a client of it.
+    fn client(
+        &self,
+        options: &MemoryClientOptions,
+    ) -> Result<(MemoryClient, RemoteMemory), Failure> {
+        let mut client = MemoryClient::new(&self.fabric, options)?;
+        let memory = client.open(&self.address, TIMEOUT)?;
+        let (lends, needs) = (memory.bytes(), self.bytes);
+        if lends < needs {
+            let text = format!("the server lends {lends} B; the benchmark needs {needs}");
+            return Err(Failure::usage(text));
+        }
+        Ok((client, memory))
+    }
+}
