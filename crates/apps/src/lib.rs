@@ -3,5 +3,6 @@
 
 pub mod dht;
 pub mod graph;
+pub mod log;
 pub mod wordcount;
 pub mod ycsb;

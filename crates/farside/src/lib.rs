@@ -66,6 +66,7 @@ pub use farside_base::{
     Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,
     NodeId, ParseAddressError, Retry, SessionId,
 };
+pub use farside_protocol::record;
 pub use group::Group;
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

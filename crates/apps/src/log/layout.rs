@@ -1,0 +1,220 @@
+//! Where the parts of a log are in the remote memory.
+//!
+//! ```text
+//! header     magic | bytes | lanes | bytes of a lane | lease | seed, 8 bytes each
+//! tail       the next position that is free
+//! lock       of those that trim the log or close holes
+//! checkpoint position of the first record, and what had been read of each lane there (a `Publication`)
+//! lanes      64 bytes each: lock | start | tail
+//! ring       of records
+//! rings of the lanes
+//! ```
+
+use super::error::LogError;
+use farside::onesided::{Deadline, MemoryClient, Publication, RemoteAddress};
+use farside::record::RECORD_GRANULE;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Bytes of which each record takes a multiple.
+pub(super) const GRANULE: u64 = RECORD_GRANULE;
+const MAGIC: u64 = u64::from_le_bytes(*b"FSLOG\0\0\x01");
+/// In the place of the magic number while the log is being created.
+const CREATING: u64 = 1;
+const HEADER: usize = 64;
+const TAIL: u64 = 64;
+const LOCK: u64 = 128;
+const CHECKPOINT: u64 = 192;
+/// Bytes of a lane's words.
+pub(super) const LANE: u64 = 64;
+const LANES_MAX: u32 = 64;
+const RING_BYTES_MIN: u64 = 4096;
+const RING_BYTES_MAX: u64 = 1 << 40;
+
+/// The size and the timing of a [`Log`](super::Log).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogOptions {
+    /// Bytes of records that the log holds before it must be trimmed: a multiple of 64, 4 KiB to 1 TiB.
+    pub bytes: u64,
+    /// Most writers that append lazily at a time: 0 to 64. A lazy writer takes a lane, a ring of its own.
+    pub lanes: u32,
+    /// Bytes of a lane's ring: as `bytes`.
+    pub lane_bytes: u64,
+    /// After this time without progress at a position its writer counts as dead: 1 ms to an hour.
+    pub lease: Duration,
+}
+
+impl Default for LogOptions {
+    /// 64 MiB, without lanes, 1 s.
+    fn default() -> Self {
+        Self { bytes: 64 << 20, lanes: 0, lane_bytes: 1 << 20, lease: Duration::from_secs(1) }
+    }
+}
+
+impl LogOptions {
+    fn check(&self) -> Result<(), LogError> {
+        let is_ring = |bytes: u64| {
+            (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(64)
+        };
+        if !is_ring(self.bytes) || self.lanes > 0 && !is_ring(self.lane_bytes) {
+            return Err(LogError::Options("a ring has 4 KiB to 1 TiB, a multiple of 64"));
+        }
+        if self.lanes > LANES_MAX {
+            return Err(LogError::Options("a log has at most 64 lanes"));
+        }
+        if !(Duration::from_millis(1)..=Duration::from_hours(1)).contains(&self.lease) {
+            return Err(LogError::Options("a lease is 1 ms to an hour"));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a checkpoint.
+    pub(super) const fn checkpoint_bytes(&self) -> u64 {
+        8 + 16 * self.lanes as u64
+    }
+
+    const fn lanes_at(&self) -> u64 {
+        CHECKPOINT + Publication::footprint(self.checkpoint_bytes()).next_multiple_of(64)
+    }
+
+    const fn ring_at(&self) -> u64 {
+        self.lanes_at() + LANE * self.lanes as u64
+    }
+
+    /// Returns the bytes of remote memory that a log with these options needs.
+    pub const fn footprint(&self) -> u64 {
+        self.ring_at() + self.bytes + self.lanes as u64 * self.lane_bytes
+    }
+}
+
+/// The places of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    pub(super) at: RemoteAddress,
+    pub(super) options: LogOptions,
+    /// Random: of the checksums.
+    pub(super) seed: u64,
+}
+
+/// A ring of bytes by position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ring {
+    pub(super) at: RemoteAddress,
+    pub(super) bytes: u64,
+    pub(super) seed: u64,
+}
+
+impl Layout {
+    /// Creates a log in memory that is zero.
+    pub(super) fn create(
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        options: LogOptions,
+        deadline: &Deadline,
+    ) -> Result<Self, LogError> {
+        options.check()?;
+        let seed = RandomState::new().hash_one("log");
+        let layout = Self::fitting(at, options, seed)?;
+        let claimed = client.compare_swap(at, 0, CREATING)?;
+        if deadline.wait(client, claimed)? != 0 {
+            return Err(LogError::Exists);
+        }
+        let lease_ns = options.lease.as_nanos() as u64;
+        let words = [options.bytes, options.lanes.into(), options.lane_bytes, lease_ns, seed];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        client.write_bytes(layout.plus(8), &bytes, deadline.left())?;
+        let created = client.compare_swap(at, CREATING, MAGIC)?;
+        deadline.wait(client, created)?;
+        Ok(layout)
+    }
+
+    /// Reads the layout of a log.
+    pub(super) fn open(
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        deadline: &Deadline,
+    ) -> Result<Self, LogError> {
+        let magic = client.read_word(at)?;
+        if deadline.wait(client, magic)? != MAGIC {
+            return Err(LogError::NotALog);
+        }
+        let mut header = [0; HEADER];
+        client.read_bytes(at, &mut header, deadline.left())?;
+        let word =
+            |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
+        let options = LogOptions {
+            bytes: word(1),
+            lanes: u32::try_from(word(2)).map_err(|_| LogError::NotALog)?,
+            lane_bytes: word(3),
+            lease: Duration::from_nanos(word(4)),
+        };
+        options.check().map_err(|_| LogError::NotALog)?;
+        Self::fitting(at, options, word(5))
+    }
+
+    fn fitting(at: RemoteAddress, options: LogOptions, seed: u64) -> Result<Self, LogError> {
+        if !at.offset().is_multiple_of(64) {
+            return Err(LogError::Options("a log begins at a multiple of 64"));
+        }
+        let end = at.offset().checked_add(options.footprint());
+        if end.is_none_or(|end| end > at.memory().bytes()) {
+            return Err(LogError::Options("the memory is smaller than the log's footprint"));
+        }
+        Ok(Self { at, options, seed })
+    }
+
+    fn plus(&self, bytes: u64) -> RemoteAddress {
+        self.at.memory().at(self.at.offset() + bytes)
+    }
+
+    pub(super) fn tail(&self) -> RemoteAddress {
+        self.plus(TAIL)
+    }
+
+    pub(super) fn lock(&self) -> RemoteAddress {
+        self.plus(LOCK)
+    }
+
+    pub(super) fn checkpoint(&self) -> RemoteAddress {
+        self.plus(CHECKPOINT)
+    }
+
+    /// The words of a lane.
+    pub(super) fn lane(&self, lane: u32) -> RemoteAddress {
+        self.plus(self.options.lanes_at() + LANE * u64::from(lane))
+    }
+
+    pub(super) fn ring(&self) -> Ring {
+        Ring { at: self.plus(self.options.ring_at()), bytes: self.options.bytes, seed: self.seed }
+    }
+
+    pub(super) fn lane_ring(&self, lane: u32) -> Ring {
+        let bytes = self.options.lane_bytes;
+        let at = self.options.ring_at() + self.options.bytes + u64::from(lane) * bytes;
+        Ring { at: self.plus(at), bytes, seed: self.seed.wrapping_add(u64::from(lane) + 1) }
+    }
+}
+
+impl Ring {
+    /// Most bytes of a record with its header.
+    pub(super) const fn record_max(&self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// Returns the address of a position.
+    pub(super) fn at(&self, position: u64) -> RemoteAddress {
+        self.at.memory().at(self.at.offset() + position % self.bytes)
+    }
+
+    /// Cuts bytes from a position on where the ring ends: offset in the ring, offset in the bytes, length.
+    pub(super) fn pieces(
+        &self,
+        position: u64,
+        bytes: u64,
+    ) -> impl Iterator<Item = (u64, u64, u64)> + use<> {
+        let at = position % self.bytes;
+        let first = bytes.min(self.bytes - at);
+        let pieces = [(at, 0, first), (0, first, bytes - first)];
+        pieces.into_iter().filter(|(_, _, bytes)| *bytes > 0)
+    }
+}
