@@ -14,6 +14,7 @@ macro_rules! convert {
 mod channels;
 mod fabric;
 mod hosts;
+mod log;
 mod remote;
 mod rmc;
 mod run;
@@ -38,6 +39,7 @@ use farside_doctor::Doctor;
 use farside_launcher::up::Up;
 use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
+pub(crate) use log::Log;
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
     RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
@@ -94,6 +96,11 @@ pub(crate) enum Command {
     Wordcount(WordcountArguments),
     /// Lend memory that clients read and write without this process, until Ctrl-C
     Lend(LendArguments),
+    /// A totally ordered log in memory that is lent
+    Log {
+        #[command(subcommand)]
+        which: Log,
+    },
     /// List the data channels with their measurements, or those that meet given requirements
     Channels(ChannelsArguments),
     /// Run benchmarks, each with a baseline from the same run
@@ -295,6 +302,8 @@ pub(crate) enum Bench {
     Ycsb(BenchYcsbArguments),
     /// Breadth-first search, PageRank and components on a shared graph, compared with one thread
     Graph(BenchGraphArguments),
+    /// A log in memory that is lent: appends and reads, by mode and batch
+    Log(BenchLogArguments),
     /// Pieces of a buffer moved to memory that is lent, by each way of vector IO
     Vector(BenchVectorArguments),
     /// Remote memory calls, compared with one-sided requests
@@ -610,6 +619,20 @@ A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent re
 are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
 000, figure 3. The column `expected` is what the client assumes of its own time when it chooses.")]
 pub(crate) struct BenchVectorArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench log                                   on memory of this process, over shm
+  farside bench log 10.0.0.1:7471/pool --json | jq '.[] | select(.batch == 32)'
+
+Appends records by each mode, one at a time and in batches, whose records are copied together (stage, SP in paper 000)
+or collected by the fabric from where they are (gather, SGL: figure 19); then reads them. The baseline is a ring of
+records between two threads without a fabric.")]
+pub(crate) struct BenchLogArguments {
     #[command(flatten)]
     pub(crate) lent: LentArguments,
 }

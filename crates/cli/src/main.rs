@@ -11,13 +11,14 @@ mod info;
 mod key;
 mod lend;
 mod listening;
+mod log;
 mod rmc;
 mod settings;
 mod wordcount;
 
-use arguments::{Arguments, Bench, Command, Key, Rmc};
+use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
 use clap::Parser;
-use farside_bench::onesided::vector;
+use farside_bench::onesided::{log as bench_log, vector};
 use farside_bench::{demo, graph, ycsb};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
@@ -58,6 +59,8 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Node(arguments) => node::run(&arguments.into(), output),
         Command::Agent(arguments) => agent::run(&arguments.into(), output),
         Command::Lend(arguments) => lend::run(&arguments.into(), output),
+        Command::Log { which: Log::Append(arguments) } => log::append(&arguments.into(), output),
+        Command::Log { which: Log::Tail(arguments) } => log::tail(&arguments.into(), output),
         Command::Info => info::run(output),
         Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
         Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),
@@ -73,6 +76,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Channels(arguments) => farside_bench::channels(&arguments.into(), output),
         Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
         Bench::Graph(arguments) => graph::run(&arguments.into(), output),
+        Bench::Log(arguments) => bench_log::run(&arguments.lent.into(), output),
         Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
         Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Folder, WATCHDOG, farside, json, name, signal, text};
 use farside::call::{Caller, CallerOptions};
+use farside::onesided::{LendOptions, MemoryServer};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_testkit::free_address;
@@ -63,7 +64,7 @@ enum Case {
 }
 
 /// Returns arguments with which a command soon prints something.
-fn case(command: &str, folder: &Folder, executor: &str) -> Case {
+fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let ends = |text: &str| Case::Ends(words(text));
     let serves = |text: &str| Case::Serves(words(text));
@@ -77,6 +78,7 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
         "node" => serves(&format!("--listen 127.0.0.1:0 {config}")),
         "agent" => serves("--listen 127.0.0.1:0 --insecure"),
         "lend" => serves(&format!("--bytes 1M --name {}", name())),
+        "log append" | "log tail" => ends(log),
         "wordcount" => ends(&format!("--nodes 1 {}", folder.file("text", b"a b a\n"))),
         "channels" | "info" | "rmc list" | "rmc figures" => ends(""),
         "doctor" => ends("--list"),
@@ -86,6 +88,7 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
         "bench channels" => ends("--profile connectx5 --channel ring-inlined --bytes 64"),
         "bench ycsb" => ends("--nodes 1 --records 200 --operations 200"),
         "bench graph" => ends("--scale 6 --runs 1"),
+        "bench log" => ends("--windows 1"),
         "bench vector" => ends("--windows 1"),
         "bench rmc" => ends("--fabric shm --rounds 20"),
         "rmc build" => ends(&format!("{source} --clang {}", compiler(folder))),
@@ -99,16 +102,30 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
     }
 }
 
+/// Lends memory with a log of one record.
+fn lend_log() -> MemoryServer {
+    let fabric = farside::fabrics::shared_memory().unwrap();
+    let lent = MemoryServer::lend(&fabric, &name(), 1 << 20, &LendOptions::default()).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"a record\n").unwrap();
+    drop(writer);
+    let appended =
+        farside(&[]).args(["log", "append", lent.address()]).stdin(reader).output().unwrap();
+    assert!(appended.status.success(), "{}", text(&appended.stderr));
+    lent
+}
+
 #[test]
 fn every_command_fails_when_its_output_cannot_be_written() {
     let folder = Folder::new();
     let (server, executor) = serve(Stdio::piped(), true);
+    let lent = lend_log();
     let all = commands(&[]);
     assert!(all.len() >= 20, "{all:?}");
     for command in all {
         let path = command.join(" ");
         for form in [&[][..], &["--json"]] {
-            let case = case(&path, &folder, &executor);
+            let case = case(&path, &folder, (&executor, lent.address()));
             let (Case::Ends(arguments) | Case::Serves(arguments)) = &case;
             let mut run = farside(&[]);
             run.args(&command).args(form).args(arguments).stdin(Stdio::null());

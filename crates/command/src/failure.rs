@@ -2,6 +2,7 @@
 
 use farside::ErrorCode;
 use farside_apps::dht::DhtError;
+use farside_apps::log::LogError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::ExitCode;
@@ -52,6 +53,11 @@ impl Failure {
     /// Returns that the arguments contradict each other.
     pub fn usage(text: impl Into<String>) -> Self {
         Self::Usage { text: text.into() }
+    }
+
+    fn operation(code: ErrorCode, text: String) -> Self {
+        let entry = code.entry();
+        Self::Operation { number: entry.number, name: entry.name.to_owned(), text }
     }
 
     /// Returns that an operation on a system resource failed.
@@ -111,20 +117,19 @@ impl fmt::Display for Failure {
 
 impl From<DhtError> for Failure {
     fn from(error: DhtError) -> Self {
-        let entry = error.code().entry();
-        let text = error.to_string();
-        Self::Operation { number: entry.number, name: entry.name.to_owned(), text }
+        Self::operation(error.code(), error.to_string())
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        Self::operation(error.code(), error.to_string())
     }
 }
 
 impl From<farside::Error> for Failure {
     fn from(error: farside::Error) -> Self {
-        let entry = error.code.entry();
-        Self::Operation {
-            number: entry.number,
-            name: entry.name.to_owned(),
-            text: error.to_string(),
-        }
+        Self::operation(error.code, error.to_string())
     }
 }
 

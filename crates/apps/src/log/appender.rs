@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::LogError;
-use super::frame::{Frame, Place, Table, VOID, place, timed_out, void_word};
+use super::frame::{BatchTable, Frame, Place, VOID, place, timed_out, void_word};
 use super::layout::{GRANULE, Layout, Ring};
 use super::ring::{Requests, replace, word};
 use farside::ErrorCode;
@@ -58,7 +58,7 @@ impl Appender {
     pub(super) fn append(
         &mut self,
         client: &mut MemoryClient,
-        table: Option<&Table<'_>>,
+        table: Option<&BatchTable<'_>>,
         quota: u64,
         deadline: &Deadline,
     ) -> Result<u64, LogError> {
@@ -164,7 +164,7 @@ impl Appender {
         &mut self,
         client: &mut MemoryClient,
         (position, first): (u64, u64),
-        table: Option<&Table<'_>>,
+        table: Option<&BatchTable<'_>>,
         deadline: &Deadline,
     ) -> Result<bool, LogError> {
         let ring = self.ring;
@@ -194,13 +194,13 @@ pub(super) fn write_frame(
     client: &mut MemoryClient,
     ring: &Ring,
     (frame, position, skipped): (&Frame, u64, u64),
-    table: Option<&Table<'_>>,
+    table: Option<&BatchTable<'_>>,
     requests: &mut Requests,
 ) -> Result<(), LogError> {
     let own = GRANULE + u64::from(frame.own_bytes);
     let part = (skipped, own - skipped);
     ring.write(client, position + skipped, &frame.buffer, part, requests)?;
-    if let Some(Table { buffer, records, way }) = table {
+    if let Some(BatchTable { buffer, records, way }) = table {
         let mut ranges = Vec::with_capacity(records.len() + 1);
         ring.ranges(position + own, records, &mut ranges);
         if !ranges.is_empty() {

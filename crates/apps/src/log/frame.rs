@@ -87,7 +87,7 @@ pub(super) fn group(payload: &[u8]) -> Option<Vec<Range<usize>>> {
 
 /// Ranges of a program's buffer, as the records of a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub(super) struct BatchTable<'a> {
     pub(super) buffer: &'a Buffer,
     /// Offset and length of each record.
     pub(super) records: &'a [(u64, u32)],
@@ -149,7 +149,7 @@ impl Frame {
     pub(super) fn fill_table(
         &mut self,
         client: &MemoryClient,
-        table: &Table<'_>,
+        table: &BatchTable<'_>,
     ) -> Result<(), LogError> {
         self.begin(GROUP);
         self.directory(table.records.iter().map(|(_, bytes)| *bytes as usize));
@@ -167,7 +167,11 @@ impl Frame {
         lengths.for_each(|bytes| self.payload.extend((bytes as u32).to_le_bytes()));
     }
 
-    fn finish(&mut self, client: &MemoryClient, table: Option<&Table<'_>>) -> Result<(), LogError> {
+    fn finish(
+        &mut self,
+        client: &MemoryClient,
+        table: Option<&BatchTable<'_>>,
+    ) -> Result<(), LogError> {
         let own = self.payload.len();
         let records = table.map_or(&[][..], |table| table.records);
         let bytes = own as u64 + records.iter().map(|(_, bytes)| u64::from(*bytes)).sum::<u64>();
@@ -181,7 +185,7 @@ impl Frame {
             self.in_flight = false;
         }
         self.buffer.write(GRANULE, &self.payload)?;
-        if let Some(Table { buffer, records, .. }) = table {
+        if let Some(BatchTable { buffer, records, .. }) = table {
             self.payload.resize(self.bytes as usize, 0);
             let mut at = own;
             for (offset, bytes) in *records {

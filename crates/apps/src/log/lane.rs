@@ -186,7 +186,7 @@ impl Lane {
         &mut self,
         client: &mut MemoryClient,
         appender: &mut Appender,
-        table: Option<&super::frame::Table<'_>>,
+        table: Option<&super::frame::BatchTable<'_>>,
         deadline: &Deadline,
     ) -> Result<(), LogError> {
         let bytes = appender.frame.footprint();

@@ -81,6 +81,23 @@ impl LogOptions {
         self.lanes_at() + LANE * self.lanes as u64
     }
 
+    /// Returns these options with the longest ring that fits into a memory of this length, and lanes of a 64th of it each;
+    /// `None` if it is too short.
+    ///
+    /// ```
+    /// use farside_apps::log::LogOptions;
+    /// let options = LogOptions { lanes: 4, ..LogOptions::default() };
+    /// assert!(options.filling(1 << 20).is_some_and(|options| options.footprint() <= 1 << 20));
+    /// assert!(options.filling(4096).is_none());
+    /// ```
+    pub fn filling(self, memory_bytes: u64) -> Option<Self> {
+        let ring = |bytes: u64| bytes.min(RING_BYTES_MAX) / 64 * 64;
+        let lane_bytes = ring(memory_bytes / 64).max(RING_BYTES_MIN);
+        let others = Self { bytes: 0, lane_bytes, ..self }.footprint();
+        let options = Self { bytes: ring(memory_bytes.checked_sub(others)?), lane_bytes, ..self };
+        options.check().is_ok().then_some(options)
+    }
+
     /// Returns the bytes of remote memory that a log with these options needs.
     pub const fn footprint(&self) -> u64 {
         self.ring_at() + self.bytes + self.lanes as u64 * self.lane_bytes

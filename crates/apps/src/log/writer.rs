@@ -2,7 +2,7 @@
 
 use super::appender::Appender;
 use super::error::LogError;
-use super::frame::{RECORD, Table};
+use super::frame::{BatchTable, RECORD};
 use super::lane::Lane;
 use super::layout::Layout;
 use farside::onesided::{Buffer, Deadline, MemoryClient, VectorIo};
@@ -124,7 +124,7 @@ impl LogWriter {
         if records.is_empty() {
             return Ok(None);
         }
-        let table = Table { buffer, records, way };
+        let table = BatchTable { buffer, records, way };
         self.appender.frame.fill_table(client, &table)?;
         self.append_frame(client, Some(&table), timeout)
     }
@@ -132,7 +132,7 @@ impl LogWriter {
     fn append_frame(
         &mut self,
         client: &mut MemoryClient,
-        table: Option<&Table<'_>>,
+        table: Option<&BatchTable<'_>>,
         timeout: Duration,
     ) -> Result<Option<u64>, LogError> {
         let deadline = Deadline::after(timeout);
@@ -149,7 +149,7 @@ impl LogWriter {
     fn append_to_lane(
         &mut self,
         client: &mut MemoryClient,
-        table: Option<&Table<'_>>,
+        table: Option<&BatchTable<'_>>,
         deadline: &Deadline,
     ) -> Result<(), LogError> {
         let Self { appender, lane: place, .. } = self;

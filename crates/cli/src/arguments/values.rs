@@ -1,6 +1,6 @@
 //! Names and help of the values of options, for the enumerations of the settings.
 
-use crate::settings::{EngineName, FabricName};
+use crate::settings::{EngineName, FabricName, LogMode};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use farside_bench::settings::{KernelName, Pattern, ProfileName};
 use farside_command::settings::{
@@ -91,6 +91,11 @@ values! {
     GraphForm {
         Bulk => "bulk", "Ranges, by long and vectored reads and writes";
         Words => "words", "Each element by a read or write of 4 or 8 bytes";
+    }
+    LogMode {
+        Positioned => "positioned", "Each append reserves its place: two round trips";
+        Planned => "planned", "The writer reserves many places at a time: one round trip";
+        Lazy => "lazy", "A reader decides about the place: one round trip";
     }
     ProfileName {
         Shm => "shm", "Processes of this machine";

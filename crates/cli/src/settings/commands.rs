@@ -4,6 +4,7 @@ use farside::channel::Requirements;
 use farside_bootstrap::Endpoint;
 use farside_command::settings::{FabricSettings, Places};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A count of the words of files.
 #[derive(Debug)]
@@ -25,6 +26,44 @@ pub(crate) struct LendMemory {
     /// Whether it serves other machines without a key.
     pub(crate) insecure: bool,
     pub(crate) choice: FabricSettings,
+}
+
+/// Records to append to a log.
+#[derive(Debug)]
+pub(crate) struct LogAppend {
+    /// The memory server of the log.
+    pub(crate) to: String,
+    pub(crate) choice: FabricSettings,
+    pub(crate) mode: LogMode,
+    /// Bytes that a planned writer reserves at a time.
+    pub(crate) quota_bytes: u64,
+    /// Lines of a batch.
+    pub(crate) batch: usize,
+    /// Of a log that is created.
+    pub(crate) lanes: u32,
+    pub(crate) lease: Duration,
+}
+
+/// Records to read of a log.
+#[derive(Debug)]
+pub(crate) struct LogTail {
+    /// The memory server of the log.
+    pub(crate) to: String,
+    pub(crate) choice: FabricSettings,
+    /// Waits for more records at the end.
+    pub(crate) follow: bool,
+    /// Frees the records that were printed.
+    pub(crate) trim: bool,
+    /// Ends after this many records.
+    pub(crate) records: Option<u64>,
+}
+
+/// How records get their places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogMode {
+    Positioned,
+    Planned,
+    Lazy,
 }
 
 /// A request for advice on channels.

@@ -6,7 +6,9 @@
 mod commands;
 mod rmc;
 
-pub(crate) use commands::{ChannelAdvice, FabricName, LendMemory, Wordcount};
+pub(crate) use commands::{
+    ChannelAdvice, FabricName, LendMemory, LogAppend, LogMode, LogTail, Wordcount,
+};
 pub(crate) use rmc::{
     CallerSettings, EngineName, Lend, LendFrom, MemberSettings, Memory, OnlyFor, Parameters,
     PlaceName, PlaceSettings, ProgramCall, RmcBuild, RmcCall, RmcCheck, RmcListen, RmcRegister,

@@ -148,6 +148,11 @@ impl Output {
         say_error(&failure.to_string());
     }
 
+    /// Whether a write of a result has failed, also because its reader has closed the pipe: nothing more is printed.
+    pub fn is_closed(&self) -> bool {
+        STANDARD_OUTPUT.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Waits until standard output is written.
     ///
     /// # Errors

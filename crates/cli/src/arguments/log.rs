@@ -1,0 +1,91 @@
+//! Arguments of `farside log`.
+
+use super::fabric::FabricArguments;
+use super::values::named;
+use crate::settings::{LogAppend, LogMode, LogTail};
+use clap::{Args, Subcommand};
+use farside_command::units::{bytes, seconds};
+use std::time::Duration;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Log {
+    /// Append the lines of standard input as records
+    Append(LogAppendArguments),
+    /// Print the records, oldest first
+    Tail(LogTailArguments),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside lend --bytes 64M --name events &
+  journalctl -f -o cat | farside log append events
+  seq 1000000 | farside log append events --batch 32
+  farside log append 10.0.0.1:7471/events --key cluster.key --mode lazy < lines
+
+Creates a log in all of the memory if it is unused. Any number of programs append and read at the same time. With a
+full log it fails: trim it by farside log tail --trim.")]
+pub(crate) struct LogAppendArguments {
+    /// Address of the memory server, as farside lend prints it
+    #[arg(value_name = "ADDRESS")]
+    to: String,
+    /// How a record gets its place
+    #[arg(long, value_parser = named::<LogMode>(), default_value = "positioned")]
+    mode: LogMode,
+    /// Bytes that a planned writer reserves at a time, a multiple of 64
+    #[arg(long, value_parser = bytes, default_value = "64K")]
+    quota_bytes: u64,
+    /// Lines of a batch, which is appended as a whole
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: u32,
+    /// Lanes for lazy writers, of a log that is created
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=64))]
+    lanes: u32,
+    /// Time after which a writer that makes no progress counts as dead, of a log that is created
+    #[arg(long, default_value = "1", value_parser = seconds, value_name = "SECONDS")]
+    lease: f64,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside log tail events
+  farside log tail events --follow
+  farside log tail events --follow --trim               a consumer: what it has printed is freed
+  farside log tail 10.0.0.1:7471/events --key cluster.key --json | jq .text
+
+Each record is a line. With --json each is an object with its position.")]
+pub(crate) struct LogTailArguments {
+    /// Address of the memory server, as farside lend prints it
+    #[arg(value_name = "ADDRESS")]
+    to: String,
+    /// Wait for more records at the end, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    /// Free the records that were printed
+    #[arg(long)]
+    trim: bool,
+    /// End after this many records
+    #[arg(long, value_name = "COUNT")]
+    records: Option<u64>,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
+impl From<LogAppendArguments> for LogAppend {
+    fn from(arguments: LogAppendArguments) -> Self {
+        let LogAppendArguments { to, mode, quota_bytes, batch, lanes, lease, choice } = arguments;
+        let (batch, choice) = (batch as usize, choice.into());
+        let lease = Duration::from_secs_f64(lease);
+        Self { to, mode, quota_bytes, batch, lanes, lease, choice }
+    }
+}
+
+impl From<LogTailArguments> for LogTail {
+    fn from(arguments: LogTailArguments) -> Self {
+        let LogTailArguments { to, follow, trim, records, choice } = arguments;
+        Self { to, follow, trim, records, choice: choice.into() }
+    }
+}
