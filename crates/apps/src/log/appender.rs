@@ -3,7 +3,7 @@
 use super::checkpoint::Checkpoint;
 use super::error::LogError;
 use super::frame::{BatchTable, Frame, Place, VOID, place, timed_out, void_word};
-use super::layout::{GRANULE, Layout, Ring};
+use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{Requests, replace, word};
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RangeList};
@@ -22,7 +22,7 @@ struct Reserved {
 /// Appends frames at positions.
 pub(super) struct Appender {
     pub(super) layout: Layout,
-    pub(super) ring: Ring,
+    pub(super) ring: LogRing,
     pub(super) checkpoint: Checkpoint,
     pub(super) frame: Frame,
     reserved: Option<Reserved>,
@@ -192,7 +192,7 @@ impl Appender {
 /// Queues the WRITEs of a frame, without its first `skipped` bytes.
 pub(super) fn write_frame(
     client: &mut MemoryClient,
-    ring: &Ring,
+    ring: &LogRing,
     (frame, position, skipped): (&Frame, u64, u64),
     table: Option<&BatchTable<'_>>,
     requests: &mut Requests,

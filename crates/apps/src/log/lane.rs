@@ -8,7 +8,7 @@ use super::appender::{Appender, write_frame};
 use super::checkpoint::{LaneCut, LanePosition, decode_cuts, encode_cuts};
 use super::error::LogError;
 use super::frame::CUT;
-use super::layout::{GRANULE, LANE, Layout, Ring};
+use super::layout::{GRANULE, LANE, Layout, LogRing};
 use super::ring::Requests;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteAddress, RemoteGuard, RemoteLock};
@@ -81,7 +81,7 @@ pub(super) fn bind(
 pub(super) struct Lane {
     number: u32,
     at: RemoteAddress,
-    ring: Ring,
+    ring: LogRing,
     guard: RemoteGuard,
     /// Position of the next record.
     next: u64,

@@ -115,7 +115,7 @@ pub(super) struct Layout {
 
 /// A ring of bytes by position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ring {
+pub(super) struct LogRing {
     pub(super) at: RemoteAddress,
     pub(super) bytes: u64,
     pub(super) seed: u64,
@@ -201,18 +201,22 @@ impl Layout {
         self.plus(self.options.lanes_at() + LANE * u64::from(lane))
     }
 
-    pub(super) fn ring(&self) -> Ring {
-        Ring { at: self.plus(self.options.ring_at()), bytes: self.options.bytes, seed: self.seed }
+    pub(super) fn ring(&self) -> LogRing {
+        LogRing {
+            at: self.plus(self.options.ring_at()),
+            bytes: self.options.bytes,
+            seed: self.seed,
+        }
     }
 
-    pub(super) fn lane_ring(&self, lane: u32) -> Ring {
+    pub(super) fn lane_ring(&self, lane: u32) -> LogRing {
         let bytes = self.options.lane_bytes;
         let at = self.options.ring_at() + self.options.bytes + u64::from(lane) * bytes;
-        Ring { at: self.plus(at), bytes, seed: self.seed.wrapping_add(u64::from(lane) + 1) }
+        LogRing { at: self.plus(at), bytes, seed: self.seed.wrapping_add(u64::from(lane) + 1) }
     }
 }
 
-impl Ring {
+impl LogRing {
     /// Most bytes of a record with its header.
     pub(super) const fn record_max(&self) -> u64 {
         self.bytes / 4

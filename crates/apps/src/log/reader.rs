@@ -5,7 +5,7 @@ use super::checkpoint::{LaneCut, decode_cuts};
 use super::error::LogError;
 use super::frame::{CLOSING, CUT, GROUP, Place, VOID, decode, group, place, void_word};
 use super::lane::bind;
-use super::layout::{GRANULE, Layout, Ring};
+use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{replace, word};
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteLock};
 use farside::record::RecordHeader;
@@ -449,7 +449,7 @@ impl Chunk {
     fn record(
         &mut self,
         client: &mut MemoryClient,
-        which: (u32, &Ring),
+        which: (u32, &LogRing),
         (at, takes, end): (u64, u64, u64),
         deadline: &Deadline,
     ) -> Result<Option<Content>, LogError> {
@@ -480,7 +480,7 @@ impl Chunk {
     fn load(
         &mut self,
         client: &mut MemoryClient,
-        (number, ring): (u32, &Ring),
+        (number, ring): (u32, &LogRing),
         range: Range<u64>,
         needs: u64,
         deadline: &Deadline,

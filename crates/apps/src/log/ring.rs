@@ -1,7 +1,7 @@
 //! Requests on rings: transfers that are cut where a ring ends, and words whose compare-and-swap is resolved.
 
 use super::error::LogError;
-use super::layout::Ring;
+use super::layout::LogRing;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteAddress, RequestId, TransferRange};
 
@@ -36,7 +36,7 @@ impl Requests {
     }
 }
 
-impl Ring {
+impl LogRing {
     /// Queues the WRITE of a part of a buffer to a position.
     pub(super) fn write(
         &self,
