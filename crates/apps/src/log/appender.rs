@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::LogError;
-use super::frame::{BatchTable, Frame, Place, VOID, place, timed_out, void_word};
+use super::frame::{BatchTable, Frame, PlaceState, VOID, place, timed_out, void_word};
 use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{Requests, replace, word};
 use farside::ErrorCode;
@@ -183,7 +183,7 @@ impl Appender {
         };
         match place(ring.seed, position, was) {
             _ if was == 0 || was == first => Ok(true),
-            Some(Place::Void(_) | Place::Closing) => Ok(false),
+            Some(PlaceState::Void(_) | PlaceState::Closing) => Ok(false),
             _ => Err(LogError::Corrupt(position)),
         }
     }

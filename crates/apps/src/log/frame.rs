@@ -27,7 +27,7 @@ pub(super) fn void_word(seed: u64, position: u64, kind: u8, granules: u64) -> u6
 
 /// What a first word says of its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum PlaceState {
     /// Nothing was decided: free, reserved, or being written.
     Open,
     Closing,
@@ -38,15 +38,15 @@ pub(super) enum Place {
 }
 
 /// Decodes a first word; `None` if it cannot be one.
-pub(super) fn place(seed: u64, position: u64, word: u64) -> Option<Place> {
+pub(super) fn place(seed: u64, position: u64, word: u64) -> Option<PlaceState> {
     let Some((kind, bytes)) = RecordHeader::first_word(word) else {
-        return (word == 0).then_some(Place::Open);
+        return (word == 0).then_some(PlaceState::Open);
     };
     let is_void = || word == void_word(seed, position, kind, bytes.into());
     match kind {
-        RECORD | GROUP | CUT => Some(Place::Record(bytes)),
-        VOID if bytes > 0 && is_void() => Some(Place::Void(u64::from(bytes) * GRANULE)),
-        CLOSING if is_void() => Some(Place::Closing),
+        RECORD | GROUP | CUT => Some(PlaceState::Record(bytes)),
+        VOID if bytes > 0 && is_void() => Some(PlaceState::Void(u64::from(bytes) * GRANULE)),
+        CLOSING if is_void() => Some(PlaceState::Closing),
         _ => None,
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn bind(
 }
 
 /// A lane that this program writes.
-pub(super) struct Lane {
+pub(super) struct WriterLane {
     number: u32,
     at: RemoteAddress,
     ring: LogRing,
@@ -89,7 +89,7 @@ pub(super) struct Lane {
     word: Buffer,
 }
 
-impl Lane {
+impl WriterLane {
     /// Takes a lane that is free, or whose writer is dead.
     pub(super) fn take(
         client: &mut MemoryClient,

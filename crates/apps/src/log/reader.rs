@@ -3,7 +3,7 @@
 use super::appender::Appender;
 use super::checkpoint::{LaneCut, decode_cuts};
 use super::error::LogError;
-use super::frame::{CLOSING, CUT, GROUP, Place, VOID, decode, group, place, void_word};
+use super::frame::{CLOSING, CUT, GROUP, PlaceState, VOID, decode, group, place, void_word};
 use super::lane::bind;
 use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{replace, word};
@@ -238,18 +238,18 @@ impl LogReader {
             let bytes = self.chunk.load(client, (0, &ring), at..end, GRANULE, deadline)?;
             match place(ring.seed, at, word_of(bytes)) {
                 // What was read with an earlier record may have changed since.
-                Some(Place::Open) if self.chunk.position == at => {
+                Some(PlaceState::Open) if self.chunk.position == at => {
                     return self.wait_at(client, at, deadline);
                 }
-                Some(Place::Closing) => {
+                Some(PlaceState::Closing) => {
                     self.close(client, at, self.tail_seen, deadline)?;
                     return Ok(true);
                 }
-                Some(Place::Void(bytes)) if at + bytes <= end => {
+                Some(PlaceState::Void(bytes)) if at + bytes <= end => {
                     self.passed(at + bytes);
                     return Ok(true);
                 }
-                Some(Place::Record(length)) => {
+                Some(PlaceState::Record(length)) => {
                     let takes = RecordHeader::footprint(length.into());
                     if takes <= ring.record_max()
                         && at + takes <= end
@@ -418,8 +418,8 @@ impl LogReader {
     ) -> Result<bool, LogError> {
         let ring = self.appender.ring;
         let length = match place(ring.seed, at, first) {
-            Some(Place::Void(_)) => return Ok(true),
-            Some(Place::Record(length)) => length,
+            Some(PlaceState::Void(_)) => return Ok(true),
+            Some(PlaceState::Record(length)) => length,
             _ => return Ok(false),
         };
         let takes = RecordHeader::footprint(length.into());

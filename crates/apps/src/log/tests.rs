@@ -35,7 +35,7 @@ fn fabric(name: &str, lends: bool) -> Arc<dyn Fabric> {
 }
 
 /// A log, and its memory.
-struct Place {
+struct TestLog {
     fabric: &'static str,
     server: MemoryServer,
     log: Log,
@@ -53,7 +53,7 @@ fn small() -> LogOptions {
     LogOptions { bytes: 16 << 10, lanes: 4, lane_bytes: 4096, lease }
 }
 
-fn place(fabric_name: &str, options: LogOptions) -> Place {
+fn place(fabric_name: &str, options: LogOptions) -> TestLog {
     let fabric_name = if fabric_name == "tcp" { "tcp" } else { "shm" };
     let fabric = fabric(fabric_name, true);
     let bytes = options.footprint();
@@ -61,10 +61,10 @@ fn place(fabric_name: &str, options: LogOptions) -> Place {
         MemoryServer::lend(&fabric, &unique_name("log"), bytes, &LendOptions::default()).unwrap();
     let (mut client, memory) = client(fabric_name, &server);
     let log = Log::create(&mut client, memory.at(0), options, WATCHDOG).unwrap();
-    Place { fabric: fabric_name, server, log }
+    TestLog { fabric: fabric_name, server, log }
 }
 
-impl Place {
+impl TestLog {
     /// Another client, and the log as it sees it.
     fn open(&self) -> (MemoryClient, Log) {
         let (mut client, memory) = client(self.fabric, &self.server);
@@ -414,7 +414,7 @@ fn wrong_use_is_refused(fabric: &str) {
     assert!(matches!(log.writer(&mut client, quota, WATCHDOG), Err(LogError::Options(_))));
 }
 
-fn client_memory(client: &mut MemoryClient, place: &Place) -> RemoteMemory {
+fn client_memory(client: &mut MemoryClient, place: &TestLog) -> RemoteMemory {
     client.open(place.server.address(), WATCHDOG).unwrap()
 }
 

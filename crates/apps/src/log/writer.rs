@@ -3,7 +3,7 @@
 use super::appender::Appender;
 use super::error::LogError;
 use super::frame::{BatchTable, RECORD};
-use super::lane::Lane;
+use super::lane::WriterLane;
 use super::layout::Layout;
 use farside::onesided::{Buffer, Deadline, MemoryClient, VectorIo};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub enum AppendMode {
 pub struct LogWriter {
     appender: Appender,
     mode: AppendMode,
-    lane: Option<Lane>,
+    lane: Option<WriterLane>,
 }
 
 impl LogWriter {
@@ -69,7 +69,7 @@ impl LogWriter {
         }
         let mut writer = Self { appender, mode, lane: None };
         if mode == AppendMode::Lazy {
-            writer.lane = Some(Lane::take(client, &mut writer.appender, deadline)?);
+            writer.lane = Some(WriterLane::take(client, &mut writer.appender, deadline)?);
         }
         Ok(writer)
     }
@@ -158,7 +158,7 @@ impl LogWriter {
             None => {
                 // Taking a lane appends a cut by the same frame.
                 let mut taker = Appender::new(client, appender.layout, deadline)?;
-                Lane::take(client, &mut taker, deadline)?
+                WriterLane::take(client, &mut taker, deadline)?
             }
         };
         let appended = lane.append(client, appender, table, deadline);
