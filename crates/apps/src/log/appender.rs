@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::LogError;
-use super::frame::{BatchTable, Frame, PlaceState, VOID, place, timed_out, void_word};
+use super::frame::{BatchTable, PlaceState, RecordFrame, VOID, place, timed_out, void_word};
 use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{Requests, replace, word};
 use farside::ErrorCode;
@@ -24,7 +24,7 @@ pub(super) struct Appender {
     pub(super) layout: Layout,
     pub(super) ring: LogRing,
     pub(super) checkpoint: Checkpoint,
-    pub(super) frame: Frame,
+    pub(super) frame: RecordFrame,
     reserved: Option<Reserved>,
     /// The tail is at least there.
     tail_seen: u64,
@@ -45,7 +45,7 @@ impl Appender {
             layout,
             ring: layout.ring(),
             checkpoint: Checkpoint::new(client, &layout, deadline)?,
-            frame: Frame::new(client)?,
+            frame: RecordFrame::new(client)?,
             reserved: None,
             tail_seen: 0,
             number: RandomState::new().hash_one("writer"),
@@ -193,7 +193,7 @@ impl Appender {
 pub(super) fn write_frame(
     client: &mut MemoryClient,
     ring: &LogRing,
-    (frame, position, skipped): (&Frame, u64, u64),
+    (frame, position, skipped): (&RecordFrame, u64, u64),
     table: Option<&BatchTable<'_>>,
     requests: &mut Requests,
 ) -> Result<(), LogError> {

@@ -95,7 +95,7 @@ pub(super) struct BatchTable<'a> {
 }
 
 /// A record on its way to a log, in registered memory.
-pub(super) struct Frame {
+pub(super) struct RecordFrame {
     pub(super) buffer: Buffer,
     kind: u8,
     /// Bytes of the payload.
@@ -108,7 +108,7 @@ pub(super) struct Frame {
     pub(super) in_flight: bool,
 }
 
-impl Frame {
+impl RecordFrame {
     pub(super) fn new(client: &MemoryClient) -> Result<Self, LogError> {
         let buffer = client.register(4096)?;
         Ok(Self {

@@ -444,7 +444,7 @@ fn late_writers_and_readers_agree() {
     let writes = |number: u64| {
         let (mut client, log) = place.open();
         let (ring, mut random) = (log.layout.ring(), Random::new(number));
-        let mut frame = frame::Frame::new(&client).unwrap();
+        let mut frame = frame::RecordFrame::new(&client).unwrap();
         let mut committed = Vec::new();
         for record in 0..RECORDS {
             let bytes = [number, record].map(u64::to_le_bytes).concat();
