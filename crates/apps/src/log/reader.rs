@@ -396,7 +396,7 @@ impl LogReader {
                 next += GRANULE;
             }
             if guard.left().is_zero() {
-                return Ok(false); // whoever comes next goes on
+                return Ok(false); // another reader goes on
             }
             let void = void_word(ring.seed, at, VOID, (next - at) / GRANULE);
             Ok(replace(client, ring.at(at), (closing(at), void), deadline)? == closing(at))

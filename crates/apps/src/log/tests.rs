@@ -21,7 +21,7 @@ farside_testkit::on_each_fabric! { shm tcp => (
     closed_writer_appends_again
     rest_of_a_plan_does_not_hold_readers
     lane_of_a_dead_writer_is_taken_over
-    late_reader_is_told
+    late_reader_gets_an_error
     wrong_use_is_refused
     damage_is_reported
 ) }
@@ -342,7 +342,7 @@ fn lane_of_a_dead_writer_is_taken_over(fabric: &str) {
     assert_eq!(read_all(&mut client, &mut reader), expected);
 }
 
-fn late_reader_is_told(fabric: &str) {
+fn late_reader_gets_an_error(fabric: &str) {
     let place = place(fabric, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let (mut reading, log) = place.open();
@@ -361,7 +361,7 @@ fn late_reader_is_told(fabric: &str) {
     log.trim(&mut reading, &cursor, WATCHDOG).unwrap();
     let again = log.reader_at(&mut reading, &within, WATCHDOG).err();
     assert_eq!(again, Some(LogError::Trimmed(cursor.position())));
-    // What was read before it was trimmed is not lost; then the reader is told.
+    // What was read before it was trimmed is not lost; then the reader gets the error.
     let told = loop {
         match slow.next(&mut reading, Duration::ZERO) {
             Ok(Some(_)) => {}
