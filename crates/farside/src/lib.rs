@@ -47,6 +47,7 @@ mod pool;
 mod port_wait;
 pub mod prelude;
 mod progress;
+pub mod record;
 mod refusal;
 mod registered;
 mod resources;
@@ -66,7 +67,6 @@ pub use farside_base::{
     Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,
     NodeId, ParseAddressError, Retry, SessionId,
 };
-pub use farside_protocol::record;
 pub use group::Group;
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

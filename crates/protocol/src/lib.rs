@@ -14,7 +14,6 @@ pub mod coherence;
 pub mod lock;
 pub mod member;
 pub mod messaging;
-pub mod record;
 mod table;
 pub mod wire;
 

@@ -28,7 +28,7 @@ pub(super) struct Appender {
     reserved: Option<Reserved>,
     /// The tail is at least there.
     tail_seen: u64,
-    /// By which its records are told from those of others.
+    /// Tells its records from those of others.
     pub(super) number: u64,
     pub(super) sequence: u64,
     /// For the words of all lanes.

@@ -37,7 +37,7 @@ impl RecordHeader {
     /// Returns the bytes that a record with this payload takes in its log.
     ///
     /// ```
-    /// # use farside_protocol::record::RecordHeader;
+    /// # use farside::record::RecordHeader;
     /// assert_eq!([0, 1, 32, 33].map(RecordHeader::footprint), [32, 64, 64, 96]);
     /// ```
     pub const fn footprint(bytes: u64) -> u64 {
@@ -67,11 +67,11 @@ impl RecordHeader {
 
     /// Returns the header of a record if its checksum is right.
     pub fn decode(seed: u64, header: &[u8; 32], payload: &[u8]) -> Option<Self> {
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| header[at + byte]));
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let first = word(0);
         let (kind, bytes) = Self::first_word(first)?;
         let is_right = bytes as usize == payload.len()
-            && first as u32 == checksum(seed, header, core::iter::once(payload));
+            && first as u32 == checksum(seed, header, std::iter::once(payload));
         let (sequence, counter, address) = (word(8), word(16), word(24));
         is_right.then_some(Self { kind, bytes, sequence, counter, address })
     }
