@@ -32,6 +32,7 @@
 mod client;
 mod deadline;
 mod engine;
+mod heap;
 mod hello;
 mod lists;
 mod lock;
@@ -47,6 +48,7 @@ pub use crate::buffer::Buffer;
 pub use client::{MemoryClient, RemoteAddress, RemoteMemory, RequestId};
 pub use deadline::Deadline;
 pub use farside_base::{Access, FlushScope, RegionKind};
+pub use heap::{HeapOptions, RemoteHeap};
 pub use lock::{RemoteGuard, RemoteLock};
 pub use options::{MemoryClientOptions, MemoryClientStats};
 pub use publication::Publication;
