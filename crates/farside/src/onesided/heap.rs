@@ -6,7 +6,7 @@
 //! chunks   a word each: client + 1, 16 bits | token of its lock, 34 | size, 6; zero: free
 //! chunk    bits of objects handed out, by its client | bits of objects freed, by any client | objects
 //! ```
-//! A client takes chunks by compare-and-swap and hands out their objects. Whoever frees an object adds its bit; the
+//! A client takes chunks by compare-and-swap and hands out their objects. A client that frees an object adds its bit; the
 //! client of the chunk looks at these bits, and looks again a grace later: only then an object is handed out once more. A
 //! chunk of a client whose lock is abandoned is taken over with its bits.
 
