@@ -3,6 +3,7 @@
 
 pub mod dht;
 pub mod graph;
+pub mod hashtable;
 pub mod log;
 pub mod wordcount;
 pub mod ycsb;

@@ -5,7 +5,7 @@
 const MIX: [u64; 3] = [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3];
 
 /// The hash of `key` under `seed`.
-pub(super) fn hash(key: &[u8], seed: u64) -> u64 {
+pub(crate) fn hash(key: &[u8], seed: u64) -> u64 {
     let length = key.len();
     let mut state = seed ^ fold(seed ^ MIX[0], MIX[1]);
     let (low, high) = if length > 16 {

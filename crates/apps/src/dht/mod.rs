@@ -2,7 +2,7 @@
 
 mod directory;
 mod error;
-mod hash;
+pub(crate) mod hash;
 mod layout;
 mod lookup;
 mod pool;
@@ -13,7 +13,7 @@ mod space;
 mod split;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::DhtError;
 pub(crate) use hash::scramble;

@@ -4,29 +4,31 @@ use std::collections::HashSet;
 
 /// An operation on a key, and its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum KeyAction {
+pub(crate) enum KeyAction {
     Get(Option<u64>),
     /// The value, and whether the key was new.
     Put(u64, bool),
     PutIfAbsent(u64, bool),
     Delete(bool),
+    /// A put that does not say whether the key was new.
+    Write(u64),
     /// The result of `mixed` with this number, if there was a value.
     Update(u64, Option<u64>),
 }
 
 /// One operation on a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HistoryEvent {
-    pub(super) key: usize,
-    pub(super) action: KeyAction,
-    pub(super) called: u64,
+pub(crate) struct HistoryEvent {
+    pub(crate) key: usize,
+    pub(crate) action: KeyAction,
+    pub(crate) called: u64,
     /// When it returned; `None` if it did not, or failed: then it may have happened at any time since, or
     /// never, and its result is ignored.
-    pub(super) returned: Option<u64>,
+    pub(crate) returned: Option<u64>,
 }
 
 /// The value that an update makes of a value.
-pub(super) fn mixed(value: u64, number: u64) -> u64 {
+pub(crate) fn mixed(value: u64, number: u64) -> u64 {
     value.wrapping_mul(31).wrapping_add(number)
 }
 
@@ -42,6 +44,7 @@ impl HistoryEvent {
             KeyAction::PutIfAbsent(value, new) => {
                 (!known || new == before.is_none()).then_some(before.or(Some(value)))
             }
+            KeyAction::Write(value) => Some(Some(value)),
             KeyAction::Delete(was) => (!known || was == before.is_some()).then_some(None),
             KeyAction::Update(number, seen) => {
                 let after = before.map(|value| mixed(value, number));
@@ -52,7 +55,7 @@ impl HistoryEvent {
 }
 
 /// Explains why the events of one key are impossible, or returns `None` if they are possible.
-pub(super) fn contradiction(events: &[HistoryEvent]) -> Option<String> {
+pub(crate) fn contradiction(events: &[HistoryEvent]) -> Option<String> {
     if !search(events, None, 1).is_empty() {
         return None;
     }
@@ -64,7 +67,7 @@ pub(super) fn contradiction(events: &[HistoryEvent]) -> Option<String> {
 
 /// The possible values of a key after these events, from a value at their start; none if the events are
 /// impossible.
-pub(super) fn ends(events: &[HistoryEvent], start: Option<u64>) -> HashSet<Option<u64>> {
+pub(crate) fn ends(events: &[HistoryEvent], start: Option<u64>) -> HashSet<Option<u64>> {
     search(events, start, usize::MAX)
 }
 

@@ -4,7 +4,7 @@
 mod by_call;
 mod cluster;
 mod concurrent;
-mod history;
+pub(crate) mod history;
 mod model;
 mod single;
 

@@ -1,0 +1,582 @@
+//! A hash table in one-sided memory: any number of clients, any number of memories, whose processors do nothing for it
+//! (paper 000, section IV-B).
+//!
+//! ```
+//! use farside::fabrics;
+//! use farside::onesided::{LendOptions, MemoryClient, MemoryClientOptions, MemoryServer};
+//! use farside_apps::hashtable::{RemoteTable, TableOptions};
+//! # let (name, second) = (format!("table-{}", std::process::id()), std::time::Duration::from_secs(10));
+//! let fabric = fabrics::shared_memory()?;
+//! let server = MemoryServer::lend(&fabric, &name, 4 << 20, &LendOptions::default())?;
+//! let mut client = MemoryClient::new(&fabric, &MemoryClientOptions::default())?;
+//! let memory = client.open(server.address(), second)?;
+//!
+//! let places = [memory.at(0)]; // one for each memory
+//! let mut table = RemoteTable::create(&mut client, &places, &TableOptions::default(), second)?;
+//! table.put(&mut client, b"key", b"value", second)?;
+//! assert_eq!(table.get(&mut client, b"key", second)?.as_deref(), Some(&b"value"[..]));
+//! assert!(table.delete(&mut client, b"key", second)?);
+//! table.close(&mut client, second)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Formats and protocols: see `docs/internals/hashtable.md`.
+
+mod error;
+mod partition;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+pub use error::TableError;
+
+use crate::dht::hash::scramble;
+use farside::ErrorCode;
+use farside::onesided::{Deadline, HeapOptions, MemoryClient, RemoteAddress};
+use partition::{Bucket, Leaf, Partition, Shape};
+use slot::{ENTRY_HEADER, KeyHash, Slot, decode_entry, encode_entry};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Entries that a client remembers the places of.
+const REMEMBERED: usize = 1 << 14;
+/// Entries that were replaced, before they are freed together.
+const FREED: usize = 16;
+
+/// The size and the timing of a [`RemoteTable`].
+#[derive(Clone, Debug, Default)]
+pub struct TableOptions {
+    /// Of the space for entries in each memory; `bytes` are what the memory has, from the given address on.
+    pub heap: HeapOptions,
+}
+
+/// Where an entry was.
+#[derive(Clone, Copy, Default)]
+struct Remembered {
+    /// The key by two hashes.
+    key: (u64, u64),
+    at: Option<RemoteAddress>,
+    slot: Slot,
+}
+
+/// A hash table in the memory of memory servers ([module](self)). One for each thread.
+///
+/// *Guarantees*: operations on a key are linearizable, over any number of clients. A client that dies within one leaves it
+/// done or not done; a split of a segment that it has begun is completed by the next that comes to it. *Durability*: none,
+/// as of its memories. *Cost*: `get` takes one round trip where this client knows the entry's place, else two, and a key
+/// that is not there two; `put` one, else two to three, and a free for each replaced entry, 16 together.
+pub struct RemoteTable {
+    partitions: Vec<Partition>,
+    seed: u64,
+    remembered: Box<[Remembered]>,
+    entry: Vec<u8>,
+    /// Of the next entry that is inserted.
+    version: u64,
+    freed: Vec<(usize, RemoteAddress, u64)>,
+}
+
+/// A key on its way.
+#[derive(Clone, Copy)]
+struct Lookup<'a> {
+    key: &'a [u8],
+    hash: KeyHash,
+    partition: usize,
+}
+
+/// An entry that was found.
+struct Found {
+    leaf: Leaf,
+    place: usize,
+    slot: Slot,
+    value: Vec<u8>,
+}
+
+impl RemoteTable {
+    /// Creates a table over memories that are zero from these addresses on, and opens it.
+    ///
+    /// # Errors
+    /// `Exists`; `Memory` with `BadConfiguration` or `OutOfBounds` for options that do not fit.
+    pub fn create(
+        client: &mut MemoryClient,
+        places: &[RemoteAddress],
+        options: &TableOptions,
+        timeout: Duration,
+    ) -> Result<Self, TableError> {
+        let deadline = Deadline::after(timeout);
+        let (seed, count) = (RandomState::new().hash_one("table"), places.len() as u64);
+        let mut partitions = Vec::new();
+        for (number, at) in (0..).zip(places) {
+            let bytes = at.memory().bytes().saturating_sub(at.offset() + 64);
+            let heap = options.heap.bytes(bytes);
+            let shape = Shape { seed, number, count };
+            partitions.push(Partition::create(client, *at, shape, &heap, &deadline)?);
+        }
+        Self::with(partitions, seed)
+    }
+
+    /// Opens the table over these memories, in the order of its creation.
+    ///
+    /// # Errors
+    /// `NotATable`; `Memory`.
+    pub fn open(
+        client: &mut MemoryClient,
+        places: &[RemoteAddress],
+        timeout: Duration,
+    ) -> Result<Self, TableError> {
+        let deadline = Deadline::after(timeout);
+        let (mut partitions, mut seed) = (Vec::new(), None);
+        for (number, at) in (0..).zip(places) {
+            let (partition, shape) = Partition::open(client, *at, &deadline)?;
+            let expected =
+                Shape { seed: *seed.get_or_insert(shape.seed), number, count: places.len() as u64 };
+            if shape != expected {
+                return Err(TableError::NotATable);
+            }
+            partitions.push(partition);
+        }
+        Self::with(partitions, seed.unwrap_or_default())
+    }
+
+    fn with(partitions: Vec<Partition>, seed: u64) -> Result<Self, TableError> {
+        if partitions.is_empty() {
+            return Err(TableError::NotATable);
+        }
+        Ok(Self {
+            partitions,
+            seed,
+            remembered: vec![Remembered::default(); REMEMBERED].into(),
+            entry: Vec::new(),
+            version: RandomState::new().hash_one("version"),
+            freed: Vec::with_capacity(FREED),
+        })
+    }
+
+    /// Returns how many segments this client has split.
+    pub fn splits(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.splits).sum()
+    }
+
+    /// Returns the value of a key.
+    ///
+    /// # Errors
+    /// `Memory`; `Corrupt`.
+    pub fn get(
+        &mut self,
+        client: &mut MemoryClient,
+        key: &[u8],
+        timeout: Duration,
+    ) -> Result<Option<Vec<u8>>, TableError> {
+        let deadline = Deadline::after(timeout);
+        let lookup = self.lookup(key);
+        if let Some((at, slot)) = self.recall(lookup)
+            && let Some(value) = self.get_remembered(client, lookup, (at, slot), &deadline)?
+        {
+            return Ok(Some(value));
+        }
+        let found = self.find(client, lookup, &deadline)?;
+        Ok(found.map(|found| {
+            self.remember(lookup, found.leaf, found.place, found.slot);
+            found.value
+        }))
+    }
+
+    /// Puts a value for a key, new or not.
+    ///
+    /// # Errors
+    /// `TooLarge`, `BucketFull`, `Memory` with `OutOfMemory`: nothing was put. `Memory` with `TimedOut`, `PeerLost` or
+    /// `Indeterminate`: it was put or not.
+    pub fn put(
+        &mut self,
+        client: &mut MemoryClient,
+        key: &[u8],
+        value: &[u8],
+        timeout: Duration,
+    ) -> Result<(), TableError> {
+        let deadline = Deadline::after(timeout);
+        let lookup = self.lookup(key);
+        let partition = &mut self.partitions[lookup.partition];
+        let bytes = (ENTRY_HEADER + key.len() + value.len()) as u64;
+        let bytes_max = partition.heap.options().chunk_bytes - 256;
+        if bytes > bytes_max {
+            let header = ENTRY_HEADER as u64;
+            return Err(TableError::TooLarge(bytes - header, bytes_max - header));
+        }
+        self.free_replaced(client, &deadline)?;
+        let partition = &mut self.partitions[lookup.partition];
+        let object = partition.heap.alloc(client, bytes, deadline.left())?;
+        encode_entry(key, value, lookup.hash, &mut self.entry);
+        let partition = &mut self.partitions[lookup.partition];
+        partition.entry.write(0, &self.entry)?;
+        let written = client.write(object, &partition.entry, 0..bytes)?;
+        // Else the slot could be seen before the entry.
+        let mut put = match client.capabilities().message_order {
+            true => Ok(()),
+            false => deadline.wait(client, written).map(drop).map_err(TableError::from),
+        };
+        if put.is_ok() {
+            put = self.place(client, lookup, (object, bytes), &deadline);
+        }
+        if client.capabilities().message_order {
+            let ended = deadline.wait(client, written);
+            put = put.and(ended.map(drop).map_err(TableError::from));
+        }
+        if put.is_err() {
+            // The request may still use the buffer.
+            let partition = &mut self.partitions[lookup.partition];
+            partition.entry = client.register(partition.entry.len() as u64)?;
+        }
+        let is_unused = matches!(&put, Err(TableError::BucketFull | TableError::Corrupt(_)))
+            || matches!(&put, Err(TableError::Memory(error)) if error.code == ErrorCode::OutOfMemory);
+        if is_unused {
+            self.freed.push((lookup.partition, object, bytes));
+        }
+        put
+    }
+
+    /// Removes a key; returns whether it was there.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn delete(
+        &mut self,
+        client: &mut MemoryClient,
+        key: &[u8],
+        timeout: Duration,
+    ) -> Result<bool, TableError> {
+        let deadline = Deadline::after(timeout);
+        let lookup = self.lookup(key);
+        self.free_replaced(client, &deadline)?;
+        loop {
+            let Some(found) = self.find(client, lookup, &deadline)? else {
+                return Ok(false);
+            };
+            if self.replace(client, lookup, &found, Slot::EMPTY, &deadline)? {
+                self.forget(lookup);
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Leaves the table: frees what was replaced, and leaves the heaps.
+    ///
+    /// # Errors
+    /// `Memory`; the table is whole nevertheless.
+    pub fn close(mut self, client: &mut MemoryClient, timeout: Duration) -> Result<(), TableError> {
+        let deadline = Deadline::after(timeout);
+        self.free_all(client, &deadline)?;
+        for partition in self.partitions {
+            partition.heap.close(client, deadline.left())?;
+        }
+        Ok(())
+    }
+
+    fn lookup<'a>(&self, key: &'a [u8]) -> Lookup<'a> {
+        let hash = KeyHash::of(key, self.seed);
+        let high = scramble(hash.0) >> 32;
+        let partition = ((high * self.partitions.len() as u64) >> 32) as usize;
+        Lookup { key, hash, partition }
+    }
+
+    fn identity(&self, lookup: Lookup<'_>) -> (u64, u64) {
+        (lookup.hash.0, KeyHash::of(lookup.key, !self.seed).0)
+    }
+
+    fn recall(&self, lookup: Lookup<'_>) -> Option<(RemoteAddress, Slot)> {
+        let remembered = &self.remembered[lookup.hash.0 as usize % REMEMBERED];
+        (remembered.key == self.identity(lookup)).then_some((remembered.at?, remembered.slot))
+    }
+
+    fn remember(&mut self, lookup: Lookup<'_>, leaf: Leaf, place: usize, slot: Slot) {
+        let at = self.partitions[lookup.partition].slot(leaf, lookup.hash.bucket(), place);
+        self.remember_at(lookup, at, slot);
+    }
+
+    fn remember_at(&mut self, lookup: Lookup<'_>, at: RemoteAddress, slot: Slot) {
+        let key = self.identity(lookup);
+        self.remembered[lookup.hash.0 as usize % REMEMBERED] =
+            Remembered { key, at: Some(at), slot };
+    }
+
+    fn forget(&mut self, lookup: Lookup<'_>) {
+        self.remembered[lookup.hash.0 as usize % REMEMBERED].at = None;
+    }
+
+    /// Reads an entry at the place that is remembered, and whether it is there still, by one doorbell.
+    fn get_remembered(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        (at, slot): (RemoteAddress, Slot),
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<u8>>, TableError> {
+        let partition = &mut self.partitions[lookup.partition];
+        let bytes = slot.bytes().min(partition.buffer.len() as u64);
+        let bytes = bytes.min(at.memory().bytes() - slot.offset());
+        let read = client.read(partition.address(slot.offset()), &partition.buffer, 0..bytes)?;
+        let word = client.read_word(at)?;
+        partition.wait(client, read, deadline)?;
+        let now = Slot(deadline.wait(client, word)?);
+        let mut entry = vec![0; bytes as usize];
+        partition.buffer.read(0, &mut entry)?;
+        if now == slot
+            && let Some((key, value)) = decode_entry(&entry)
+            && key == lookup.key
+        {
+            return Ok(Some(value.to_vec()));
+        }
+        self.forget(lookup);
+        Ok(None)
+    }
+
+    /// Reads the bucket of a key. Completes a split that was begun.
+    fn bucket(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        deadline: &Deadline,
+    ) -> Result<(Leaf, Bucket), TableError> {
+        let partition = &mut self.partitions[lookup.partition];
+        loop {
+            between_requests();
+            let leaf = partition.leaf(lookup.hash);
+            let read = partition.read_bucket(client, leaf, lookup.hash.bucket())?;
+            partition.wait(client, read, deadline)?;
+            let bucket = partition.bucket()?;
+            if !bucket.iter().any(|slot| slot.is_frozen()) {
+                return Ok((leaf, bucket));
+            }
+            partition.split(client, leaf, deadline)?;
+        }
+    }
+
+    /// Finds a key in a bucket, from a place on; `Err(())` if an entry was replaced meanwhile.
+    fn search(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        (leaf, bucket): (Leaf, &Bucket),
+        from: usize,
+        deadline: &Deadline,
+    ) -> Result<Result<Option<Found>, ()>, TableError> {
+        for (place, slot) in bucket.iter().enumerate().skip(from) {
+            if slot.is_empty() || slot.fingerprint() != lookup.hash.fingerprint() {
+                continue;
+            }
+            let partition = &mut self.partitions[lookup.partition];
+            let left = partition.address(0).memory().bytes().saturating_sub(slot.offset());
+            let bytes = slot.bytes().min(left).min(partition.buffer.len() as u64);
+            if bytes == 0 {
+                return Err(TableError::Corrupt(slot.offset()));
+            }
+            let entry = partition.read(client, slot.offset(), bytes, deadline)?;
+            match decode_entry(&entry) {
+                Some((key, value)) if key == lookup.key => {
+                    let value = value.to_vec();
+                    return Ok(Ok(Some(Found { leaf, place, slot: *slot, value })));
+                }
+                Some(_) => {}
+                // Freed and used again, after the slot was read.
+                None => return Ok(Err(())),
+            }
+        }
+        Ok(Ok(None))
+    }
+
+    /// Finds a key. That it is not there is seen by two equal looks.
+    fn find(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        deadline: &Deadline,
+    ) -> Result<Option<Found>, TableError> {
+        let mut before = None;
+        let mut torn = 0;
+        loop {
+            let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
+            match self.search(client, lookup, (leaf, &bucket), 0, deadline)? {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) if before == Some((leaf, bucket)) => return Ok(None),
+                Ok(None) => {}
+                Err(()) => {
+                    torn += 1;
+                    if before == Some((leaf, bucket)) && torn > 2 {
+                        return Err(TableError::Corrupt(leaf.offset));
+                    }
+                }
+            }
+            before = Some((leaf, bucket));
+            if deadline.is_over() {
+                return Err(TableError::Memory(ErrorCode::TimedOut.into()));
+            }
+        }
+    }
+
+    /// Puts an entry that is written into a slot.
+    fn place(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        (object, bytes): (RemoteAddress, u64),
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        let fingerprint = lookup.hash.fingerprint();
+        let slot = |version| Slot::new(version, fingerprint, bytes, object.offset());
+        if let Some((at, old)) = self.recall(lookup) {
+            let new = slot(old.version() + 1);
+            if self.swap(client, at, (old, new), deadline)? {
+                self.replaced(lookup, old);
+                self.remember_at(lookup, at, new);
+                return Ok(());
+            }
+            self.forget(lookup);
+        }
+        loop {
+            let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
+            match self.search(client, lookup, (leaf, &bucket), 0, deadline)? {
+                Ok(Some(found)) => {
+                    let new = slot(found.slot.version() + 1);
+                    if self.replace(client, lookup, &found, new, deadline)? {
+                        self.remember(lookup, leaf, found.place, new);
+                        return Ok(());
+                    }
+                }
+                Ok(None) => match bucket.iter().position(|slot| slot.is_empty()) {
+                    None => self.partitions[lookup.partition].split(client, leaf, deadline)?,
+                    Some(place) => {
+                        self.version += 1;
+                        let new = slot(self.version);
+                        let at = self.partitions[lookup.partition].slot(
+                            leaf,
+                            lookup.hash.bucket(),
+                            place,
+                        );
+                        if self.swap(client, at, (Slot::EMPTY, new), deadline)? {
+                            self.remember_at(lookup, at, new);
+                            return self.remove_doubles(client, lookup, deadline);
+                        }
+                    }
+                },
+                Err(()) => {}
+            }
+            if deadline.is_over() {
+                return Err(TableError::Memory(ErrorCode::TimedOut.into()));
+            }
+        }
+    }
+
+    /// Removes entries of a key but the first, after an insertion: another client may have inserted the key too. The
+    /// first one is what all clients see.
+    fn remove_doubles(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        loop {
+            let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
+            let fingerprint = lookup.hash.fingerprint();
+            let same = |slot: &&Slot| !slot.is_empty() && slot.fingerprint() == fingerprint;
+            if bucket.iter().filter(same).count() < 2 {
+                return Ok(());
+            }
+            let Ok(first) = self.search(client, lookup, (leaf, &bucket), 0, deadline)? else {
+                continue;
+            };
+            let Some(first) = first else {
+                return Ok(());
+            };
+            let from = first.place + 1;
+            match self.search(client, lookup, (leaf, &bucket), from, deadline)? {
+                Ok(Some(double)) => {
+                    self.replace(client, lookup, &double, Slot::EMPTY, deadline)?;
+                }
+                Ok(None) => return Ok(()),
+                Err(()) => {}
+            }
+        }
+    }
+
+    /// Replaces a slot that was found; false if it has changed.
+    fn replace(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        found: &Found,
+        new: Slot,
+        deadline: &Deadline,
+    ) -> Result<bool, TableError> {
+        let Found { leaf, place, slot, .. } = *found;
+        let at = self.partitions[lookup.partition].slot(leaf, lookup.hash.bucket(), place);
+        let replaced = self.swap(client, at, (slot, new), deadline)?;
+        if replaced {
+            self.replaced(lookup, slot);
+        }
+        Ok(replaced)
+    }
+
+    /// Replaces a slot; false if it is another one. Of a lost compare-and-swap the slot tells what became of it, if no
+    /// other client has changed it since.
+    fn swap(
+        &self,
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        (old, new): (Slot, Slot),
+        deadline: &Deadline,
+    ) -> Result<bool, TableError> {
+        loop {
+            between_requests();
+            let swapped = client.compare_swap(at, old.0, new.0)?;
+            let lost = match deadline.wait(client, swapped) {
+                Err(error) if error.code == ErrorCode::Indeterminate => error,
+                was => return Ok(was? == old.0),
+            };
+            let read = client.read_word(at)?;
+            match Slot(deadline.wait(client, read)?) {
+                now if now == old => {}
+                now if now.thawed() == new && new != Slot::EMPTY => return Ok(true),
+                _ => return Err(lost.into()),
+            }
+        }
+    }
+
+    fn replaced(&mut self, lookup: Lookup<'_>, old: Slot) {
+        let partition = &self.partitions[lookup.partition];
+        self.freed.push((lookup.partition, partition.address(old.offset()), old.bytes()));
+    }
+
+    fn free_replaced(
+        &mut self,
+        client: &mut MemoryClient,
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        if self.freed.len() < FREED {
+            return Ok(());
+        }
+        self.free_all(client, deadline)
+    }
+
+    fn free_all(
+        &mut self,
+        client: &mut MemoryClient,
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        while let Some((partition, object, bytes)) = self.freed.pop() {
+            let heap = &mut self.partitions[partition].heap;
+            let bytes = bytes.min(heap.options().chunk_bytes - 256);
+            heap.free(client, object, bytes, deadline.left())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where other clients may come in between: tests let them.
+fn between_requests() {
+    #[cfg(test)]
+    tests::let_others_in();
+}
+
+impl std::fmt::Debug for RemoteTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RemoteTable({} memories)", self.partitions.len())
+    }
+}

@@ -1,0 +1,319 @@
+//! The part of a table in one memory: its segments, and space for its entries.
+
+use super::error::TableError;
+use super::slot::{BUCKET, BUCKETS, DEPTH_MAX, KeyHash, SEGMENT, SLOTS, SegmentState, Slot};
+use farside::ErrorCode;
+use farside::onesided::{
+    Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress, RemoteHeap, RequestId,
+};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FSTABLE\x01");
+const CREATING: u64 = 1;
+/// Bytes before the heap.
+const HEADER: u64 = 64;
+/// Requests that are waited for together.
+const BATCH: usize = 32;
+
+/// What the headers of all partitions of a table say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shape {
+    pub(super) seed: u64,
+    pub(super) number: u64,
+    pub(super) count: u64,
+}
+
+/// A segment as this client knows it.
+enum TrieNode {
+    Leaf(u64),
+    /// Both halves, in the list of nodes.
+    Inner([usize; 2]),
+}
+
+/// A segment that is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Leaf {
+    /// Of the segment.
+    pub(super) offset: u64,
+    depth: u32,
+    node: usize,
+}
+
+pub(super) type Bucket = [Slot; SLOTS];
+
+pub(super) struct Partition {
+    at: RemoteAddress,
+    pub(super) heap: RemoteHeap,
+    nodes: Vec<TrieNode>,
+    pub(super) buffer: Buffer,
+    /// For an entry on its way.
+    pub(super) entry: Buffer,
+    /// Segments that this client has split.
+    pub(super) splits: u64,
+}
+
+impl Partition {
+    pub(super) fn create(
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        shape: Shape,
+        heap: &HeapOptions,
+        deadline: &Deadline,
+    ) -> Result<Self, TableError> {
+        let claimed = client.compare_swap(at, 0, CREATING)?;
+        if deadline.wait(client, claimed)? != 0 {
+            return Err(TableError::Exists);
+        }
+        let mut heap = RemoteHeap::create(client, plus(at, HEADER), heap, deadline.left())?;
+        let root = heap.alloc(client, SEGMENT, deadline.left())?;
+        let mut segment = vec![0; SEGMENT as usize];
+        segment[..8].copy_from_slice(&SegmentState::Leaf.encode().to_le_bytes());
+        client.write_bytes(root, &segment, deadline.left())?;
+        let words = [shape.seed, shape.number, shape.count, root.offset()];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        client.write_bytes(plus(at, 8), &bytes, deadline.left())?;
+        let created = client.compare_swap(at, CREATING, MAGIC)?;
+        deadline.wait(client, created)?;
+        Self::with(client, at, heap, root.offset())
+    }
+
+    pub(super) fn open(
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        deadline: &Deadline,
+    ) -> Result<(Self, Shape), TableError> {
+        let mut header = [0; HEADER as usize];
+        client.read_bytes(at, &mut header, deadline.left())?;
+        let word =
+            |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
+        if word(0) != MAGIC {
+            return Err(TableError::NotATable);
+        }
+        let shape = Shape { seed: word(1), number: word(2), count: word(3) };
+        let heap = RemoteHeap::open(client, plus(at, HEADER), deadline.left())?;
+        Ok((Self::with(client, at, heap, word(4))?, shape))
+    }
+
+    fn with(
+        client: &MemoryClient,
+        at: RemoteAddress,
+        heap: RemoteHeap,
+        root: u64,
+    ) -> Result<Self, TableError> {
+        let [buffer, entry] = [(); 2].map(|()| client.register(heap.options().chunk_bytes));
+        let (buffer, entry) = (buffer?, entry?);
+        Ok(Self { at, heap, nodes: vec![TrieNode::Leaf(root)], buffer, entry, splits: 0 })
+    }
+
+    pub(super) fn address(&self, offset: u64) -> RemoteAddress {
+        self.at.memory().at(offset)
+    }
+
+    /// Returns the segment of a hash, as far as this client knows.
+    pub(super) fn leaf(&self, key: KeyHash) -> Leaf {
+        let (mut node, mut depth) = (0, 0);
+        loop {
+            match self.nodes[node] {
+                TrieNode::Leaf(offset) => return Leaf { offset, depth, node },
+                TrieNode::Inner(halves) => {
+                    node = halves[key.half(depth) as usize];
+                    depth += 1;
+                }
+            }
+        }
+    }
+
+    /// Returns the address of a slot.
+    pub(super) fn slot(&self, leaf: Leaf, bucket: u64, slot: usize) -> RemoteAddress {
+        self.address(leaf.offset + BUCKET * (bucket + 1) + 8 * slot as u64)
+    }
+
+    /// Queues the READ of a bucket, into the buffer.
+    pub(super) fn read_bucket(
+        &self,
+        client: &mut MemoryClient,
+        leaf: Leaf,
+        bucket: u64,
+    ) -> Result<RequestId, TableError> {
+        Ok(client.read(self.slot(leaf, bucket, 0), &self.buffer, 0..BUCKET)?)
+    }
+
+    /// Returns the bucket in the buffer.
+    pub(super) fn bucket(&self) -> Result<Bucket, TableError> {
+        let mut bytes = [0; BUCKET as usize];
+        self.buffer.read(0, &mut bytes)?;
+        Ok(slots(&bytes))
+    }
+
+    /// Reads bytes from an offset.
+    pub(super) fn read(
+        &mut self,
+        client: &mut MemoryClient,
+        offset: u64,
+        bytes: u64,
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, TableError> {
+        let read = client.read(self.address(offset), &self.buffer, 0..bytes)?;
+        self.wait(client, read, deadline)?;
+        let mut out = vec![0; bytes as usize];
+        self.buffer.read(0, &mut out)?;
+        Ok(out)
+    }
+
+    /// Waits for a request on the buffer.
+    pub(super) fn wait(
+        &mut self,
+        client: &mut MemoryClient,
+        request: RequestId,
+        deadline: &Deadline,
+    ) -> Result<u64, TableError> {
+        let waited = deadline.wait(client, request);
+        if waited.is_err() {
+            // The request may still use it.
+            self.buffer = client.register(self.buffer.len() as u64)?;
+        }
+        Ok(waited?)
+    }
+
+    /// Splits a segment, or goes on with a split that another client has begun; takes note of its halves.
+    ///
+    /// Its slots are frozen one by one: no client changes them any more. The halves are written, and then the segment's
+    /// state names them. Every client that meets a frozen slot does all of this by itself; the first one wins.
+    pub(super) fn split(
+        &mut self,
+        client: &mut MemoryClient,
+        leaf: Leaf,
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        let (bytes, state) = self.freeze(client, leaf, deadline)?;
+        if let SegmentState::Split(halves) = state {
+            self.note(leaf, halves);
+            return Ok(());
+        }
+        if leaf.depth + 1 >= DEPTH_MAX {
+            return Err(TableError::BucketFull);
+        }
+        let images = self.halves(client, leaf, &bytes, deadline)?;
+        let halves = self.heap.alloc(client, 2 * SEGMENT, deadline.left())?;
+        client.write_bytes(halves, &images, deadline.left())?;
+        let (old, new) = (SegmentState::Leaf, SegmentState::Split(halves.offset()));
+        let at = self.address(leaf.offset);
+        let was = loop {
+            let swapped = client.compare_swap(at, old.encode(), new.encode())?;
+            match deadline.wait(client, swapped) {
+                Err(error) if error.code == ErrorCode::Indeterminate => {}
+                was => break was?,
+            }
+            let read = client.read_word(at)?;
+            match deadline.wait(client, read)? {
+                now if now == old.encode() => {}
+                now if now == new.encode() => break old.encode(),
+                now => break now,
+            }
+        };
+        if was == old.encode() {
+            self.splits += 1;
+            self.note(leaf, halves.offset());
+            return Ok(());
+        }
+        self.heap.free(client, halves, 2 * SEGMENT, deadline.left())?;
+        match SegmentState::decode(was) {
+            Some(SegmentState::Split(halves)) => self.note(leaf, halves),
+            _ => return Err(TableError::Corrupt(leaf.offset)),
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, leaf: Leaf, halves: u64) {
+        let first = self.nodes.len();
+        self.nodes.extend([0, SEGMENT].map(|half| TrieNode::Leaf(halves + half)));
+        self.nodes[leaf.node] = TrieNode::Inner([first, first + 1]);
+    }
+
+    /// Freezes all slots of a segment; returns its bytes then, and its state.
+    fn freeze(
+        &mut self,
+        client: &mut MemoryClient,
+        leaf: Leaf,
+        deadline: &Deadline,
+    ) -> Result<(Vec<u8>, SegmentState), TableError> {
+        loop {
+            let bytes = self.read(client, leaf.offset, SEGMENT, deadline)?;
+            let state = u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
+            let state = SegmentState::decode(state).ok_or(TableError::Corrupt(leaf.offset))?;
+            let words = bytes.chunks_exact(8).enumerate().skip(BUCKET as usize / 8);
+            let open: Vec<(u64, Slot)> = words
+                .map(|(at, word)| (8 * at as u64, slots::<1>(word)[0]))
+                .filter(|(_, slot)| !slot.is_frozen())
+                .collect();
+            if open.is_empty() || state != SegmentState::Leaf {
+                return Ok((bytes, state));
+            }
+            for batch in open.chunks(BATCH) {
+                let mut requests = Vec::with_capacity(BATCH);
+                for (at, slot) in batch {
+                    let at = self.address(leaf.offset + at);
+                    requests.push(client.compare_swap(at, slot.0, slot.frozen().0)?);
+                }
+                for request in requests {
+                    match deadline.wait(client, request) {
+                        // The next look shows what came of it.
+                        Err(error) if error.code == ErrorCode::Indeterminate => {}
+                        outcome => drop(outcome?),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes of both halves of a segment that is frozen.
+    fn halves(
+        &mut self,
+        client: &mut MemoryClient,
+        leaf: Leaf,
+        bytes: &[u8],
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, TableError> {
+        let mut images = vec![0; 2 * SEGMENT as usize];
+        let mut put =
+            |at: usize, word: u64| images[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        for half in 0..2 {
+            put(half * SEGMENT as usize, SegmentState::Leaf.encode());
+        }
+        let entries: Vec<(u64, Slot)> = (0..BUCKETS)
+            .flat_map(|bucket| {
+                let at = (BUCKET * (bucket + 1)) as usize;
+                let bucket_slots: Bucket = slots(&bytes[at..at + BUCKET as usize]);
+                bucket_slots.into_iter().map(move |slot| (bucket, slot.thawed()))
+            })
+            .filter(|(_, slot)| !slot.is_empty())
+            .collect();
+        let mut used = [[0; BUCKETS as usize]; 2];
+        for batch in entries.chunks(BATCH) {
+            let mut requests = Vec::with_capacity(BATCH);
+            for (_, slot) in batch {
+                requests.push(client.read_word(self.address(slot.offset()))?);
+            }
+            for ((bucket, slot), request) in batch.iter().zip(requests) {
+                let key = KeyHash(deadline.wait(client, request)?);
+                let half = key.half(leaf.depth) as usize;
+                let place = &mut used[half][*bucket as usize];
+                let at = half as u64 * SEGMENT + BUCKET * (bucket + 1) + 8 * *place;
+                put(at as usize, slot.0);
+                *place += 1;
+            }
+        }
+        Ok(images)
+    }
+}
+
+fn plus(at: RemoteAddress, bytes: u64) -> RemoteAddress {
+    at.memory().at(at.offset() + bytes)
+}
+
+/// Returns the slots in bytes.
+fn slots<const COUNT: usize>(bytes: &[u8]) -> [Slot; COUNT] {
+    std::array::from_fn(|at| {
+        let word = bytes[8 * at..8 * at + 8].try_into().unwrap_or_default();
+        Slot(u64::from_le_bytes(word))
+    })
+}
