@@ -14,6 +14,7 @@ macro_rules! convert {
 mod channels;
 mod fabric;
 mod hosts;
+mod lent;
 mod log;
 mod remote;
 mod rmc;
@@ -29,8 +30,8 @@ use farside_apps::graph::Kronecker;
 use farside_apps::ycsb::CoreWorkload;
 use farside_bench::demo::Demo;
 use farside_bench::settings::{
-    BenchFabric, BenchGraph, BenchLent, BenchRmc, BenchYcsb, Effort, KernelName, Measure,
-    TRANSFER_BYTES_MAX, Test,
+    BenchFabric, BenchGraph, BenchRmc, BenchYcsb, Effort, KernelName, Measure, TRANSFER_BYTES_MAX,
+    Test,
 };
 use farside_bootstrap::Endpoint;
 use farside_command::settings::FabricKind;
@@ -39,6 +40,7 @@ use farside_doctor::Doctor;
 use farside_launcher::up::Up;
 use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
+use lent::{BenchHashtableArguments, BenchLogArguments, BenchVectorArguments};
 pub(crate) use log::Log;
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
@@ -302,6 +304,8 @@ pub(crate) enum Bench {
     Ycsb(BenchYcsbArguments),
     /// Breadth-first search, PageRank and components on a shared graph, compared with one thread
     Graph(BenchGraphArguments),
+    /// A hash table in memory that is lent, compared with one in this process
+    Hashtable(BenchHashtableArguments),
     /// A log in memory that is lent: appends and reads, by mode and batch
     Log(BenchLogArguments),
     /// Pieces of a buffer moved to memory that is lent, by each way of vector IO
@@ -608,47 +612,6 @@ pub(crate) struct BenchGraphArguments {
     places: PlacesArguments,
 }
 
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  farside bench vector                                on memory of this process, over shm
-  farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
-  farside bench vector 10.0.0.1:7471/pool --json | jq '.[] | select(.pieces == 16)'
-
-A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent remote memory, and is waited for. The ways
-are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
-000, figure 3. The column `expected` is what the client assumes of its own time when it chooses.")]
-pub(crate) struct BenchVectorArguments {
-    #[command(flatten)]
-    pub(crate) lent: LentArguments,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  farside bench log                                   on memory of this process, over shm
-  farside bench log 10.0.0.1:7471/pool --json | jq '.[] | select(.batch == 32)'
-
-Appends records by each mode, one at a time and in batches, whose records are copied together (stage, SP in paper 000)
-or collected by the fabric from where they are (gather, SGL: figure 19); then reads them. The baseline is a ring of
-records between two threads without a fabric.")]
-pub(crate) struct BenchLogArguments {
-    #[command(flatten)]
-    pub(crate) lent: LentArguments,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LentArguments {
-    /// Address of a memory server, as farside lend prints it [default: one of this process]
-    #[arg(value_name = "ADDRESS")]
-    to: Option<String>,
-    /// Windows of about half a millisecond per figure
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    windows: u32,
-    #[command(flatten)]
-    choice: FabricArguments,
-}
-
 impl From<BenchGraphArguments> for BenchGraph {
     fn from(arguments: BenchGraphArguments) -> Self {
         let BenchGraphArguments {
@@ -715,7 +678,6 @@ convert! {
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }
-    LentArguments => BenchLent { to, windows, choice }
     BenchYcsbArguments => BenchYcsb {
         workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
     }

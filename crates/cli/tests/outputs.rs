@@ -88,6 +88,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "bench channels" => ends("--profile connectx5 --channel ring-inlined --bytes 64"),
         "bench ycsb" => ends("--nodes 1 --records 200 --operations 200"),
         "bench graph" => ends("--scale 6 --runs 1"),
+        "bench hashtable" => ends("--windows 1"),
         "bench log" => ends("--windows 1"),
         "bench vector" => ends("--windows 1"),
         "bench rmc" => ends("--fabric shm --rounds 20"),

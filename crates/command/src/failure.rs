@@ -2,6 +2,7 @@
 
 use farside::ErrorCode;
 use farside_apps::dht::DhtError;
+use farside_apps::hashtable::TableError;
 use farside_apps::log::LogError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -123,6 +124,12 @@ impl From<DhtError> for Failure {
 
 impl From<LogError> for Failure {
     fn from(error: LogError) -> Self {
+        Self::operation(error.code(), error.to_string())
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
         Self::operation(error.code(), error.to_string())
     }
 }

@@ -32,7 +32,7 @@ pub use error::TableError;
 
 use crate::dht::hash::scramble;
 use farside::ErrorCode;
-use farside::onesided::{Deadline, HeapOptions, MemoryClient, RemoteAddress};
+use farside::onesided::{Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress};
 use partition::{Bucket, Leaf, Partition, Shape};
 use slot::{ENTRY_HEADER, KeyHash, Slot, decode_entry, encode_entry};
 use std::hash::{BuildHasher, RandomState};
@@ -42,6 +42,9 @@ use std::time::Duration;
 const REMEMBERED: usize = 1 << 14;
 /// Entries that were replaced, before they are freed together.
 const FREED: usize = 16;
+/// Entries that are read together, and the most bytes of each.
+const TOGETHER: usize = 64;
+const SHORT: u64 = 1024;
 
 /// The size and the timing of a [`RemoteTable`].
 #[derive(Clone, Debug, Default)]
@@ -73,6 +76,8 @@ pub struct RemoteTable {
     /// Of the next entry that is inserted.
     version: u64,
     freed: Vec<(usize, RemoteAddress, u64)>,
+    /// For entries that are read together.
+    together: Option<Buffer>,
 }
 
 /// A key on its way.
@@ -148,6 +153,7 @@ impl RemoteTable {
             entry: Vec::new(),
             version: RandomState::new().hash_one("version"),
             freed: Vec::with_capacity(FREED),
+            together: None,
         })
     }
 
@@ -178,6 +184,66 @@ impl RemoteTable {
             self.remember(lookup, found.leaf, found.place, found.slot);
             found.value
         }))
+    }
+
+    /// Returns the values of keys, as many calls of [`get`](Self::get) would. The entries whose places are known are read
+    /// together: two requests each, and a doorbell for each 32 of them.
+    ///
+    /// # Errors
+    /// As `get`.
+    pub fn get_many(
+        &mut self,
+        client: &mut MemoryClient,
+        keys: &[&[u8]],
+        timeout: Duration,
+    ) -> Result<Vec<Option<Vec<u8>>>, TableError> {
+        let deadline = Deadline::after(timeout);
+        let mut values = vec![None; keys.len()];
+        for (keys, values) in keys.chunks(TOGETHER).zip(values.chunks_mut(TOGETHER)) {
+            self.get_together(client, keys, values, &deadline)?;
+            for (key, value) in keys.iter().zip(values).filter(|(_, value)| value.is_none()) {
+                *value = self.get(client, key, deadline.left())?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Reads the entries of keys whose places are known and whose entries are short.
+    fn get_together(
+        &mut self,
+        client: &mut MemoryClient,
+        keys: &[&[u8]],
+        values: &mut [Option<Vec<u8>>],
+        deadline: &Deadline,
+    ) -> Result<(), TableError> {
+        let buffer = match self.together.take() {
+            Some(buffer) => buffer,
+            None => client.register(TOGETHER as u64 * SHORT)?,
+        };
+        let mut requests = Vec::with_capacity(TOGETHER);
+        for (at, key) in keys.iter().enumerate() {
+            let lookup = self.lookup(key);
+            let known = self.recall(lookup).filter(|(_, slot)| slot.bytes() <= SHORT);
+            let Some((word, slot)) = known else {
+                continue;
+            };
+            let begins = at as u64 * SHORT;
+            let from = self.partitions[lookup.partition].address(slot.offset());
+            let read = client.read(from, &buffer, begins..begins + slot.bytes())?;
+            requests.push((at, slot, read, client.read_word(word)?));
+        }
+        let mut entry = [0; SHORT as usize];
+        for (at, slot, read, word) in requests {
+            deadline.wait(client, read)?;
+            let now = Slot(deadline.wait(client, word)?);
+            let entry = &mut entry[..slot.bytes() as usize];
+            buffer.read(at as u64 * SHORT, entry)?;
+            let found = decode_entry(entry).filter(|(key, _)| now == slot && *key == keys[at]);
+            values[at] = found.map(|(_, value)| value.to_vec());
+        }
+        // After an error a request may still use it.
+        self.together = Some(buffer);
+        Ok(())
     }
 
     /// Puts a value for a key, new or not.

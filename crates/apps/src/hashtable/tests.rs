@@ -103,6 +103,10 @@ fn table_is_a_map(fabric: &str) {
         let value = table.get(&mut client, &key(number), WATCHDOG).unwrap();
         assert_eq!(value.as_ref(), map.get(&key(number)));
     }
+    let names: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let values = table.get_many(&mut client, &names, WATCHDOG).unwrap();
+    assert!(names.iter().zip(&values).all(|(name, value)| value.as_ref() == map.get(*name)));
     for (mut client, table) in ends {
         table.close(&mut client, WATCHDOG).unwrap();
     }

@@ -1,5 +1,6 @@
 //! Benchmarks of one-sided memory, on memory of this process or of a server elsewhere.
 
+pub mod hashtable;
 pub mod log;
 pub mod vector;
 

@@ -1,0 +1,157 @@
+//! The hash table in memory that is lent, compared with one in this process (paper 000, section IV-B).
+
+use super::{Lent, TIMEOUT};
+use crate::settings::BenchLent;
+use crate::window::{Figure, measure};
+use farside::onesided::{HeapOptions, MemoryClientOptions};
+use farside_apps::hashtable::{RemoteTable, TableError, TableOptions};
+use farside_command::failure::Failure;
+use farside_command::output::{Output, Table, time};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::RwLock;
+
+/// Keys of the table, each of 8 B, with values of 64 B.
+const KEYS: u64 = 8192;
+const VALUE: [u8; 64] = [7; 64];
+/// Keys that are read together.
+const TOGETHER: usize = 64;
+const BYTES: u64 = 64 << 20;
+/// Parts of the map in this process, each with a lock.
+const SHARDS: usize = 16;
+
+/// The cost of an operation on a key.
+#[derive(Debug, Serialize)]
+struct TableFigure {
+    operation: &'static str,
+    #[serde(flatten)]
+    time: Figure,
+    /// Work requests and doorbells.
+    work_requests: f64,
+    doorbells: f64,
+    /// Times the cost in this process.
+    ratio: f64,
+}
+
+/// Runs `farside bench hashtable`.
+///
+/// # Errors
+/// Those of the memory server and the table; that of output which cannot be written.
+pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
+    let lent = Lent::new(arguments, BYTES)?;
+    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
+    let options = TableOptions { heap: HeapOptions::default() };
+    let mut table = RemoteTable::create(&mut client, &[memory.at(0)], &options, TIMEOUT)?;
+    let key = |number: u64| (number % KEYS).to_le_bytes();
+    for number in 0..KEYS {
+        table.put(&mut client, &key(number), &VALUE, TIMEOUT)?;
+    }
+    let [get_ns, put_ns] = local(arguments.windows)?;
+    let mut other = RemoteTable::open(&mut client, &[memory.at(0)], TIMEOUT)?;
+    let mut next = 0_u64;
+    let mut figures = Vec::new();
+    let bar = output.bar("figures", 5);
+    for (operation, local_ns) in [
+        ("get, place known", get_ns),
+        ("get, 64 together", get_ns),
+        ("put, place known", put_ns),
+        ("put, new key", put_ns),
+        ("get, absent", get_ns),
+    ] {
+        let before = client.stats();
+        let mut done = 0;
+        let time = measure(arguments.windows, |count| {
+            for _ in 0..count {
+                next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let number = next >> 33;
+                done += 1;
+                match operation {
+                    "get, place known" => drop(table.get(&mut client, &key(number), TIMEOUT)?),
+                    "get, 64 together" => {
+                        let keys: [[u8; 8]; TOGETHER] =
+                            std::array::from_fn(|at| key(number + at as u64));
+                        let keys = keys.each_ref().map(<[u8; 8]>::as_slice);
+                        drop(table.get_many(&mut client, &keys, TIMEOUT)?);
+                    }
+                    "put, place known" => table.put(&mut client, &key(number), &VALUE, TIMEOUT)?,
+                    "put, new key" => {
+                        let new = (KEYS + number % KEYS).to_le_bytes();
+                        other.put(&mut client, &new, &VALUE, TIMEOUT)?;
+                        other.delete(&mut client, &new, TIMEOUT)?;
+                    }
+                    _ => {
+                        drop(table.get(&mut client, &(KEYS * 4 + number).to_le_bytes(), TIMEOUT)?)
+                    }
+                }
+            }
+            Ok::<(), TableError>(())
+        })?;
+        let now = client.stats();
+        let keys = if operation == "get, 64 together" { TOGETHER as f64 } else { 1.0 };
+        let each = |count: u64| count as f64 / done as f64 / keys;
+        let operation = if operation == "put, new key" { "put, delete" } else { operation };
+        let time = time.per(keys);
+        figures.push(TableFigure {
+            operation,
+            time,
+            work_requests: each(now.work_requests - before.work_requests),
+            doorbells: each(now.doorbells - before.doorbells),
+            ratio: time.median_ns / local_ns,
+        });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let heads = ["operation", "requests", "doorbells", "best", "median", "x local"];
+    let mut rows = Table::new(heads).left(0);
+    for one in &figures {
+        rows.row([
+            one.operation.to_owned(),
+            format!("{:.1}", one.work_requests),
+            format!("{:.2}", one.doorbells),
+            time(one.time.best_ns),
+            time(one.time.median_ns),
+            format!("{:.1}", one.ratio),
+        ]);
+    }
+    output.line(rows.text());
+    output.line(format!(
+        "{KEYS} keys of 8 B, values of 64 B, over {}; local: a map of {SHARDS} parts with a lock each, get {}, put {}",
+        lent.fabric.name(),
+        time(get_ns),
+        time(put_ns)
+    ));
+    output.value(&figures);
+    Ok(())
+}
+
+/// The baseline: a map in this process, whose parts have locks; nanoseconds of a get and of a put.
+fn local(windows: u32) -> Result<[f64; 2], Failure> {
+    let shards: Vec<RwLock<HashMap<u64, Vec<u8>>>> =
+        (0..SHARDS).map(|_| RwLock::default()).collect();
+    let shard = |key: u64| &shards[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize];
+    let poisoned = || Failure::system("a thread of the benchmark panicked");
+    for key in 0..KEYS {
+        shard(key).write().map_err(|_| poisoned())?.insert(key, VALUE.to_vec());
+    }
+    let mut next = 0_u64;
+    let mut key = || {
+        next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (next >> 33) % KEYS
+    };
+    let get = measure(windows, |count| {
+        for _ in 0..count {
+            let key = key();
+            let map = shard(key).read().map_err(|_| poisoned())?;
+            std::hint::black_box(map.get(&key).cloned());
+        }
+        Ok::<(), Failure>(())
+    })?;
+    let put = measure(windows, |count| {
+        for _ in 0..count {
+            let key = key();
+            shard(key).write().map_err(|_| poisoned())?.insert(key, VALUE.to_vec());
+        }
+        Ok::<(), Failure>(())
+    })?;
+    Ok([get.median_ns, put.median_ns])
+}
