@@ -38,8 +38,8 @@ use slot::{ENTRY_HEADER, KeyHash, Slot, decode_entry, encode_entry};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Entries that a client remembers the places of.
-const REMEMBERED: usize = 1 << 14;
+/// Entries that a client remembers the places of, 32 B each.
+const REMEMBERED: usize = 1 << 16;
 /// Entries that were replaced, before they are freed together.
 const FREED: usize = 16;
 /// Entries that are read together, and the most bytes of each.
@@ -58,7 +58,8 @@ pub struct TableOptions {
 struct Remembered {
     /// The key by two hashes.
     key: (u64, u64),
-    at: Option<RemoteAddress>,
+    /// Of the slot, in the memory of its partition; zero: none.
+    at: u64,
     slot: Slot,
 }
 
@@ -349,7 +350,9 @@ impl RemoteTable {
 
     fn recall(&self, lookup: Lookup<'_>) -> Option<(RemoteAddress, Slot)> {
         let remembered = &self.remembered[lookup.hash.0 as usize % REMEMBERED];
-        (remembered.key == self.identity(lookup)).then_some((remembered.at?, remembered.slot))
+        let is_known = remembered.at != 0 && remembered.key == self.identity(lookup);
+        let at = self.partitions[lookup.partition].address(remembered.at);
+        is_known.then_some((at, remembered.slot))
     }
 
     fn remember(&mut self, lookup: Lookup<'_>, leaf: Leaf, place: usize, slot: Slot) {
@@ -360,11 +363,11 @@ impl RemoteTable {
     fn remember_at(&mut self, lookup: Lookup<'_>, at: RemoteAddress, slot: Slot) {
         let key = self.identity(lookup);
         self.remembered[lookup.hash.0 as usize % REMEMBERED] =
-            Remembered { key, at: Some(at), slot };
+            Remembered { key, at: at.offset(), slot };
     }
 
     fn forget(&mut self, lookup: Lookup<'_>) {
-        self.remembered[lookup.hash.0 as usize % REMEMBERED].at = None;
+        self.remembered[lookup.hash.0 as usize % REMEMBERED].at = 0;
     }
 
     /// Reads an entry at the place that is remembered, and whether it is there still, by one doorbell.
