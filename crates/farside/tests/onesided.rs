@@ -1,21 +1,22 @@
 //! One-sided memory: clients, memory servers, lost connections.
 
 mod fabrics;
+#[path = "onesided/lending.rs"]
+mod lending;
 #[path = "hosts/proxy.rs"]
 mod proxy;
 
 use fabrics::Make;
+use farside::ErrorCode;
 use farside::channel::{Kind, Options, Receiver};
 use farside::fabrics::Fabric;
 use farside::onesided::{
     Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
     Publication, RangeList, RemoteLock, RemoteMemory, TransferRange, VectorCosts, VectorIo,
 };
-use farside::{Error, ErrorCode};
 use farside_base::Random;
-use farside_fabric_shm::ShmFabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
+use lending::{BYTES, client_of, code, pair, process_fabric, server, tcp};
 use proxy::Proxy;
 use std::future::Future;
 use std::pin::pin;
@@ -24,8 +25,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
-
-const BYTES: u64 = 1 << 20;
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
     bytes_are_moved_whole
@@ -51,31 +50,6 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     snapshots_are_of_one_generation
     writers_that_meet_are_reported
 ) with crate::fabrics::named }
-
-fn server(fabric: &Arc<dyn Fabric>, name: &str) -> MemoryServer {
-    MemoryServer::lend(fabric, name, BYTES, &LendOptions::default()).unwrap()
-}
-
-/// A server, and a client that has opened its memory.
-fn pair(make: &Make, test: &str) -> (MemoryServer, MemoryClient, RemoteMemory) {
-    let server = server(&make(), &unique_name(test));
-    let (client, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
-    (server, client, memory)
-}
-
-fn client_of(
-    fabric: &Arc<dyn Fabric>,
-    server: &MemoryServer,
-    options: &MemoryClientOptions,
-) -> (MemoryClient, RemoteMemory) {
-    let mut client = MemoryClient::new(fabric, options).unwrap();
-    let memory = client.open(server.address(), WATCHDOG).unwrap();
-    (client, memory)
-}
-
-fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
-    result.unwrap_err().code
-}
 
 fn bytes_are_moved_whole(make: &Make) {
     let (server, mut client, memory) = pair(make, "bytes");
@@ -806,19 +780,6 @@ fn child() {
     let server = server(&process_fabric(fabric, &[]), name);
     say(&format!("lends {}", server.address()));
     await_parent();
-}
-
-fn process_fabric(name: &str, hosts: &[&Proxy]) -> Arc<dyn Fabric> {
-    match name {
-        "shm" => Arc::new(ShmFabric::new().unwrap()),
-        _ => Arc::new(tcp(hosts.iter().map(|host| host.at().into()).collect(), None)),
-    }
-}
-
-fn tcp(hosts: Vec<farside::fabrics::Endpoint>, advertise: Option<&Proxy>) -> TcpFabric {
-    let listen = Some("127.0.0.1:0".parse().unwrap());
-    let advertise = advertise.map(|way| way.at().into());
-    TcpFabric::new(TcpOptions { listen, advertise, hosts, ..TcpOptions::default() }).unwrap()
 }
 
 /// A server in another process, and a client of it.

@@ -189,7 +189,8 @@ impl MemoryClient {
         Ok(self.engine.memory(memory.number)?.reconnections)
     }
 
-    fn own(&self, memory: RemoteMemory) -> Result<(), Error> {
+    /// Whether it has opened a memory.
+    pub(super) fn own(&self, memory: RemoteMemory) -> Result<(), Error> {
         if memory.client == self.number {
             return Ok(());
         }
@@ -440,6 +441,11 @@ impl MemoryClient {
     /// Discards the outcome of a request, now or when it ends. It is not cancelled.
     pub fn forget(&mut self, request: RequestId) {
         self.engine.forget(request.0);
+    }
+
+    /// Leaves the outcome of a request that was not submitted to its caller, not to [`take_next`](Self::take_next).
+    pub(super) fn hide(&mut self, request: RequestId) {
+        self.engine.hide(request.0);
     }
 
     /// Submits, waits for the end of a request and takes its outcome.

@@ -110,6 +110,8 @@ struct Slot {
     list: Option<Box<ListState>>,
     /// Nothing waits for the outcome: the slot is free at its end.
     is_forgotten: bool,
+    /// The outcome is only taken by name.
+    is_hidden: bool,
 }
 
 /// A request in its slot.
@@ -170,6 +172,7 @@ impl Engine {
             outcome: Ok(0),
             list: None,
             is_forgotten: false,
+            is_hidden: false,
         };
         Ok(Self {
             port,
@@ -294,7 +297,7 @@ impl Engine {
         slot.stage = SlotStage::Queued;
         (slot.memory, slot.action) = (spec.memory, spec.action);
         (slot.offset, slot.bytes) = (spec.offset, spec.bytes);
-        slot.is_forgotten = false;
+        (slot.is_forgotten, slot.is_hidden) = (false, false);
         self.memories[spec.memory as usize].unfinished += 1;
         let slot = &self.slots[number as usize];
         let name = SlotName { slot: number, generation: slot.generation };
@@ -332,6 +335,13 @@ impl Engine {
         }
     }
 
+    /// Leaves the outcome of a request to those who have its name.
+    pub(super) fn hide(&mut self, name: SlotName) {
+        if let Ok(slot) = self.slot(name) {
+            slot.is_hidden = true;
+        }
+    }
+
     fn slot(&mut self, name: SlotName) -> Result<&mut Slot, Error> {
         let slot = self.slots.get_mut(name.slot as usize);
         let slot = slot.filter(|slot| slot.generation == name.generation && slot.is_used());
@@ -356,6 +366,9 @@ impl Engine {
         let name = SlotName { slot: number, generation: slot.generation };
         if slot.is_forgotten {
             return self.free_slot(number);
+        }
+        if slot.is_hidden {
+            return;
         }
         // Names of outcomes that were taken by name are only removed here.
         if self.ended.len() == self.slots.len() {

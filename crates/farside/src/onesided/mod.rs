@@ -29,8 +29,10 @@
 //!
 //! Order, visibility, lost connections and cost: see [`MemoryClient`].
 
+mod burst;
 mod client;
 mod deadline;
+mod dirty;
 mod engine;
 mod heap;
 mod hello;
@@ -45,6 +47,7 @@ mod server;
 mod vector;
 
 pub use crate::buffer::Buffer;
+pub use burst::{BurstBuffer, BurstOptions, BurstStats};
 pub use client::{MemoryClient, RemoteAddress, RemoteMemory, RequestId};
 pub use deadline::Deadline;
 pub use farside_base::{Access, FlushScope, RegionKind};
