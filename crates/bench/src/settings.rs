@@ -168,6 +168,15 @@ pub struct BenchLent {
     pub choice: FabricSettings,
 }
 
+/// A measurement of random and sequential access to memory that is lent.
+#[derive(Debug)]
+pub struct BenchAccess {
+    /// The memory, and how it is measured.
+    pub lent: BenchLent,
+    /// Bytes of the remote and of the local memory.
+    pub region: u64,
+}
+
 /// A measurement of kernels on a shared graph.
 #[derive(Debug)]
 pub struct BenchGraph {

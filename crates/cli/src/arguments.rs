@@ -14,8 +14,8 @@ macro_rules! convert {
 mod channels;
 mod fabric;
 mod hosts;
-mod lent;
 mod log;
+mod onesided;
 mod remote;
 mod rmc;
 mod run;
@@ -40,8 +40,11 @@ use farside_doctor::Doctor;
 use farside_launcher::up::Up;
 use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
-use lent::{BenchHashtableArguments, BenchLogArguments, BenchVectorArguments};
 pub(crate) use log::Log;
+use onesided::{
+    BenchAccessArguments, BenchConsolidateArguments, BenchHashtableArguments, BenchLogArguments,
+    BenchVectorArguments,
+};
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
     RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
@@ -310,6 +313,10 @@ pub(crate) enum Bench {
     Log(BenchLogArguments),
     /// Pieces of a buffer moved to memory that is lent, by each way of vector IO
     Vector(BenchVectorArguments),
+    /// Small writes of memory that is lent, collected in a burst buffer, compared with a request for each
+    Consolidate(BenchConsolidateArguments),
+    /// Random and sequential access to memory that is lent
+    Access(BenchAccessArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }

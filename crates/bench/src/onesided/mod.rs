@@ -1,5 +1,7 @@
 //! Benchmarks of one-sided memory, on memory of this process or of a server elsewhere.
 
+pub mod access;
+pub mod consolidate;
 pub mod hashtable;
 pub mod log;
 pub mod vector;
@@ -8,7 +10,7 @@ use crate::settings::BenchLent;
 use farside::fabrics;
 use farside::fabrics::Fabric;
 use farside::onesided::{
-    LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
+    LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory, RequestId,
 };
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
@@ -16,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Requests in flight of benchmarks that measure a rate.
+const DEPTH: usize = 16;
 
 /// The memory that a benchmark uses.
 struct Lent {
@@ -53,5 +57,43 @@ impl Lent {
             return Err(Failure::usage(text));
         }
         Ok((client, memory))
+    }
+}
+
+/// Requests of which at most [`DEPTH`] are in flight.
+struct Pipeline {
+    requests: [Option<RequestId>; DEPTH],
+    at: usize,
+    /// Requests that share a doorbell.
+    batch: usize,
+}
+
+impl Pipeline {
+    const fn new(batch: usize) -> Self {
+        Self { requests: [None; DEPTH], at: 0, batch }
+    }
+
+    /// Waits for the end of the oldest request if `DEPTH` are in flight, and queues another one, which is given the
+    /// number of a place that no other request in flight has.
+    fn queue(
+        &mut self,
+        client: &mut MemoryClient,
+        request: impl FnOnce(&mut MemoryClient, usize) -> Result<RequestId, farside::Error>,
+    ) -> Result<(), farside::Error> {
+        if let Some(oldest) = self.requests[self.at].take() {
+            client.wait(oldest, TIMEOUT)?;
+        }
+        self.requests[self.at] = Some(request(client, self.at)?);
+        self.at = (self.at + 1) % DEPTH;
+        if self.at.is_multiple_of(self.batch) {
+            client.submit();
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of all requests.
+    fn drain(&mut self, client: &mut MemoryClient) -> Result<(), farside::Error> {
+        let mut requests = self.requests.iter_mut().filter_map(Option::take);
+        requests.try_for_each(|request| client.wait(request, TIMEOUT).map(drop))
     }
 }

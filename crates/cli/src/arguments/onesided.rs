@@ -1,0 +1,108 @@
+//! Arguments of benchmarks of memory that is lent.
+
+use super::fabric::FabricArguments;
+use clap::Args;
+use farside_bench::settings::{BenchAccess, BenchLent};
+use farside_command::units::bytes;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench vector                                on memory of this process, over shm
+  farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
+  farside bench vector 10.0.0.1:7471/pool --json | jq '.[] | select(.pieces == 16)'
+
+A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent remote memory, and is waited for. The ways
+are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
+000, figure 3. The column `expected` is what the client assumes of its own time when it chooses.")]
+pub(crate) struct BenchVectorArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench log                                   on memory of this process, over shm
+  farside bench log 10.0.0.1:7471/pool --json | jq '.[] | select(.batch == 32)'
+
+Appends records by each mode, one at a time and in batches, whose records are copied together (stage, SP in paper 000)
+or collected by the fabric from where they are (gather, SGL: figure 19); then reads them. The baseline is a ring of
+records between two threads without a fabric.")]
+pub(crate) struct BenchLogArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench hashtable                             on memory of this process, over shm
+  farside bench hashtable 10.0.0.1:7471/pool --json | jq '.[] | [.operation, .doorbells]'
+
+Requests and doorbells are those of one key. The baseline is a map in this process whose parts have a lock each.")]
+pub(crate) struct BenchHashtableArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LentArguments {
+    /// Address of a memory server, as farside lend prints it [default: one of this process]
+    #[arg(value_name = "ADDRESS")]
+    to: Option<String>,
+    /// Windows of about half a millisecond per figure
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    windows: u32,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench consolidate                           on memory of this process, over shm
+  farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
+  farside bench consolidate 10.0.0.1:7471/pool --json | jq '.[] | select(.theta == 16)'
+
+Writes of 32 B, each posted by itself (direct, also with 8 to a doorbell) or collected in blocks of 1 KiB that are flushed
+after theta writes: paper 000, figure 8. Up to 16 requests are in flight in each case. The column `gain` compares with
+the faster of the direct ways.
+
+Patterns: sequential; random over the 64 blocks that are held; zipf, with constant 0.99 over 1,024 blocks, of
+which the 48 that are written most are hinted as hot.")]
+pub(crate) struct BenchConsolidateArguments {
+    #[command(flatten)]
+    pub(crate) lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench access                                on memory of this process, over shm
+  farside bench access --region 2M                    of which most fits caches
+  farside lend --bytes 256M --listen 10.0.0.1:7471    on one host, and on another:
+  farside bench access 10.0.0.1:7471/pool --json | jq '.[] | select(.bytes == 32)'
+
+READs and WRITEs with 16 in flight and 8 to a doorbell, whose sources and destinations are each sequential or random in
+a region: paper 000, figure 6. The column `gain` compares with random sources and destinations. Over shm this processor
+copies the bytes, and what is compared are its caches; over verbs it is the adapter's cache of translations as well.")]
+pub(crate) struct BenchAccessArguments {
+    /// Bytes of the remote memory, and of the local memory
+    #[arg(long, default_value = "256M", value_parser = region)]
+    region: u64,
+    #[command(flatten)]
+    lent: LentArguments,
+}
+
+/// Parses the bytes of a region: room for some of the largest transfers.
+fn region(text: &str) -> Result<u64, String> {
+    const BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
+    let region = bytes(text)?;
+    if BYTES.contains(&region) { Ok(region) } else { Err("a region has 64K to 1T".to_owned()) }
+}
+
+convert! {
+    LentArguments => BenchLent { to, windows, choice }
+    BenchAccessArguments => BenchAccess { lent, region }
+}
