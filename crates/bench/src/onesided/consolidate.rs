@@ -69,7 +69,7 @@ impl Pattern {
         let mut random = Random::new(1);
         let mut of_blocks = WorkloadRandom::new(1);
         let mut blocks = Zipfian::new(0, BYTES / BLOCK - 1, ZIPFIAN_CONSTANT);
-        let mut offset = |at: usize| match self {
+        let offset = |at: usize| match self {
             Self::Sequential => at as u64 * WRITE as u64 % BYTES,
             Self::Random => random.below(HELD * BLOCK / WRITE as u64) * WRITE as u64,
             Self::Zipf => {
@@ -77,7 +77,7 @@ impl Pattern {
                 blocks.next(&mut of_blocks) * BLOCK + within
             }
         };
-        (0..OFFSETS).map(|at| offset(at)).collect()
+        (0..OFFSETS).map(offset).collect()
     }
 }
 

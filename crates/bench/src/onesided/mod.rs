@@ -7,6 +7,7 @@ pub mod log;
 pub mod vector;
 
 use crate::settings::BenchLent;
+use farside::Error;
 use farside::fabrics;
 use farside::fabrics::Fabric;
 use farside::onesided::{
@@ -60,11 +61,10 @@ impl Lent {
     }
 }
 
-/// Requests of which at most [`DEPTH`] are in flight.
+/// Requests of which at most [`DEPTH`] are in flight, and `batch`, a part of that, share a doorbell.
 struct Pipeline {
     requests: [Option<RequestId>; DEPTH],
     at: usize,
-    /// Requests that share a doorbell.
     batch: usize,
 }
 
@@ -73,15 +73,15 @@ impl Pipeline {
         Self { requests: [None; DEPTH], at: 0, batch }
     }
 
-    /// Waits for the end of the oldest request if `DEPTH` are in flight, and queues another one, which is given the
-    /// number of a place that no other request in flight has.
+    /// Queues a request, which is given the number of a place that no other request in flight has. Waits for the oldest
+    /// ones before the first of a batch, since waiting would post a part of it.
     fn queue(
         &mut self,
         client: &mut MemoryClient,
-        request: impl FnOnce(&mut MemoryClient, usize) -> Result<RequestId, farside::Error>,
-    ) -> Result<(), farside::Error> {
-        if let Some(oldest) = self.requests[self.at].take() {
-            client.wait(oldest, TIMEOUT)?;
+        request: impl FnOnce(&mut MemoryClient, usize) -> Result<RequestId, Error>,
+    ) -> Result<(), Error> {
+        if self.at.is_multiple_of(self.batch) {
+            Self::wait(client, &mut self.requests[self.at..self.at + self.batch])?;
         }
         self.requests[self.at] = Some(request(client, self.at)?);
         self.at = (self.at + 1) % DEPTH;
@@ -91,9 +91,17 @@ impl Pipeline {
         Ok(())
     }
 
+    fn wait(client: &mut MemoryClient, requests: &mut [Option<RequestId>]) -> Result<(), Error> {
+        for request in requests.iter_mut().filter_map(Option::take) {
+            if client.take(request)?.is_none() {
+                client.wait(request, TIMEOUT)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the end of all requests.
-    fn drain(&mut self, client: &mut MemoryClient) -> Result<(), farside::Error> {
-        let mut requests = self.requests.iter_mut().filter_map(Option::take);
-        requests.try_for_each(|request| client.wait(request, TIMEOUT).map(drop))
+    fn drain(&mut self, client: &mut MemoryClient) -> Result<(), Error> {
+        Self::wait(client, &mut self.requests)
     }
 }

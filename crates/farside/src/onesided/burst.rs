@@ -432,7 +432,9 @@ impl BurstBuffer {
 
     /// Begins a block in a free frame: held, or to be written through. `None`: a flush must end before.
     fn begin(&mut self, client: &mut MemoryClient, block: u64) -> Result<Option<u32>, Error> {
-        self.take_ended(client)?;
+        if self.free.is_empty() {
+            self.take_ended(client)?;
+        }
         let heat = heat_of(&self.hints, block);
         let mut is_held = heat != COLD;
         if is_held && self.held.len() == self.options.blocks as usize {
