@@ -33,12 +33,12 @@ struct AccessFigure {
 
 /// The order of the addresses on one side.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum AddressOrder {
     Random,
     Sequential,
 }
 
-impl Order {
+impl AddressOrder {
     const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -48,16 +48,16 @@ impl Order {
 }
 
 /// Sources and destinations; the first are those that the others are compared with.
-const PATTERNS: [[Order; 2]; 4] = [
-    [Order::Random, Order::Random],
-    [Order::Random, Order::Sequential],
-    [Order::Sequential, Order::Random],
-    [Order::Sequential, Order::Sequential],
+const PATTERNS: [[AddressOrder; 2]; 4] = [
+    [AddressOrder::Random, AddressOrder::Random],
+    [AddressOrder::Random, AddressOrder::Sequential],
+    [AddressOrder::Sequential, AddressOrder::Random],
+    [AddressOrder::Sequential, AddressOrder::Sequential],
 ];
 
 /// The addresses of one side.
 struct Addresses {
-    order: Order,
+    order: AddressOrder,
     random: Random,
     places: u64,
     next: u64,
@@ -65,7 +65,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    const fn new(order: Order, seed: u64, region: u64, bytes: u64) -> Self {
+    const fn new(order: AddressOrder, seed: u64, region: u64, bytes: u64) -> Self {
         Self { order, random: Random::new(seed), places: region / bytes, next: 0, bytes }
     }
 
@@ -73,7 +73,7 @@ impl Addresses {
     fn next(&mut self) -> u64 {
         let random = self.random.below(self.places);
         self.next = if self.next + 1 < self.places { self.next + 1 } else { 0 };
-        let place = if self.order == Order::Random { random } else { self.next };
+        let place = if self.order == AddressOrder::Random { random } else { self.next };
         place * self.bytes
     }
 }
@@ -155,7 +155,7 @@ fn fill(
 /// Measures transfers of one size in one pattern.
 fn transfers(
     (client, memory, buffer): (&mut MemoryClient, RemoteMemory, &Buffer),
-    (operation, [source, destination]): (&'static str, [Order; 2]),
+    (operation, [source, destination]): (&'static str, [AddressOrder; 2]),
     (bytes, region): (u64, u64),
     windows: u32,
 ) -> Result<Figure, Error> {
