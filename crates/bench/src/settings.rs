@@ -1,6 +1,7 @@
 //! Benchmarks: what each measures, and with which effort.
 
 use farside::channel::{DeviceWords, Kind, Options};
+use farside_apps::join::JoinKind;
 use farside_apps::ycsb::CoreWorkload;
 use farside_command::settings::{FabricKind, FabricSettings, Places};
 use farside_launcher::ends::task::DeviceWordsName;
@@ -175,6 +176,46 @@ pub struct BenchAccess {
     pub lent: BenchLent,
     /// Bytes of the remote and of the local memory.
     pub region: u64,
+}
+
+/// A measurement of the shuffle.
+#[derive(Debug)]
+pub struct BenchShuffle {
+    /// Rows of all senders.
+    pub rows: u64,
+    /// Bytes of a row, at least 8.
+    pub row_bytes: u32,
+    /// Sending threads.
+    pub senders: u16,
+    /// Receiving threads.
+    pub receivers: u16,
+    /// Most rows of a batch, for a figure each.
+    pub batch_rows: Vec<u32>,
+    /// Most bytes of a batch.
+    pub batch_bytes: u32,
+    /// Whether all rows have one key.
+    pub one_key: bool,
+    /// Runs of each figure.
+    pub runs: u32,
+}
+
+/// A measurement of the join.
+#[derive(Debug)]
+pub struct BenchJoin {
+    /// Rows of each input.
+    pub rows: u64,
+    /// Numbers of executors, for a figure each.
+    pub executors: Vec<u16>,
+    /// Which rows are returned.
+    pub kind: JoinKind,
+    /// Most rows of a batch, for a figure each.
+    pub batch_rows: Vec<u32>,
+    /// Most bytes of a batch.
+    pub batch_bytes: u32,
+    /// Whether all left rows have one key.
+    pub one_key: bool,
+    /// Runs of each figure.
+    pub runs: u32,
 }
 
 /// A measurement of kernels on a shared graph.

@@ -19,6 +19,7 @@ mod onesided;
 mod remote;
 mod rmc;
 mod run;
+mod shuffle;
 mod values;
 
 use crate::settings::{ChannelAdvice, FabricName, LendMemory, Wordcount};
@@ -50,6 +51,7 @@ use rmc::{
     RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
 };
 use run::{LaunchedArguments, RunProgramArguments};
+use shuffle::{BenchJoinArguments, BenchShuffleArguments};
 use std::path::PathBuf;
 use values::{named, selected};
 
@@ -317,6 +319,10 @@ pub(crate) enum Bench {
     Consolidate(BenchConsolidateArguments),
     /// Random and sequential access to memory that is lent
     Access(BenchAccessArguments),
+    /// Rows pushed from threads to threads by the shuffle, compared with one thread
+    Shuffle(BenchShuffleArguments),
+    /// Two inputs joined by executors, compared with one thread
+    Join(BenchJoinArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }

@@ -18,7 +18,9 @@ mod wordcount;
 
 use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
 use clap::Parser;
-use farside_bench::onesided::{access, consolidate, hashtable, log as bench_log, vector};
+use farside_bench::onesided::{
+    access, consolidate, hashtable, join, log as bench_log, shuffle, vector,
+};
 use farside_bench::{demo, graph, ycsb};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
@@ -81,6 +83,8 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
         Bench::Consolidate(arguments) => consolidate::run(&arguments.lent.into(), output),
         Bench::Access(arguments) => access::run(&arguments.into(), output),
+        Bench::Shuffle(arguments) => shuffle::run(&arguments.into(), output),
+        Bench::Join(arguments) => join::run(&arguments.into(), output),
         Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }
 }

@@ -4,6 +4,7 @@ use farside::ErrorCode;
 use farside_apps::dht::DhtError;
 use farside_apps::hashtable::TableError;
 use farside_apps::log::LogError;
+use farside_apps::shuffle::ShuffleError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::ExitCode;
@@ -130,6 +131,12 @@ impl From<LogError> for Failure {
 
 impl From<TableError> for Failure {
     fn from(error: TableError) -> Self {
+        Self::operation(error.code(), error.to_string())
+    }
+}
+
+impl From<ShuffleError> for Failure {
+    fn from(error: ShuffleError) -> Self {
         Self::operation(error.code(), error.to_string())
     }
 }

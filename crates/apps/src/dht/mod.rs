@@ -16,7 +16,7 @@ mod table;
 pub(crate) mod tests;
 
 pub use error::DhtError;
-pub(crate) use hash::scramble;
+pub(crate) use hash::{hash, scramble};
 pub use layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use lookup::{LookupStats, Lookups};
 pub use scan::ScanReport;

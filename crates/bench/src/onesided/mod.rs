@@ -3,7 +3,9 @@
 pub mod access;
 pub mod consolidate;
 pub mod hashtable;
+pub mod join;
 pub mod log;
+pub mod shuffle;
 pub mod vector;
 
 use crate::settings::BenchLent;

@@ -2,6 +2,7 @@
 
 use crate::settings::{EngineName, FabricName, LogMode};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use farside_apps::join::JoinKind;
 use farside_bench::settings::{KernelName, Pattern, ProfileName};
 use farside_command::settings::{
     CongestionName, FabricKind, HostFabric, LaunchFabric, Protection, RdmaOption, WorkerFabric,
@@ -87,6 +88,12 @@ values! {
         Bfs => "bfs", "Breadth-first search from the vertex with the most edges";
         PageRank => "pagerank", "PageRank";
         Components => "components", "Connected components";
+    }
+    JoinKind {
+        Inner => "inner", "Each pair of a left and a right row of one key";
+        LeftOuter => "left-outer", "The same, and each left row without a right row";
+        Semi => "semi", "Each left row with a right row, once";
+        Anti => "anti", "Each left row without one";
     }
     GraphForm {
         Bulk => "bulk", "Ranges, by long and vectored reads and writes";

@@ -118,7 +118,7 @@ impl MemoryServer {
         self.memory.len() as u64
     }
 
-    /// Returns the number of connections of clients.
+    /// Returns the number of connections of clients: at least those that have been opened and not lost.
     pub fn clients(&self) -> usize {
         self.shared.clients.load(Ordering::Relaxed)
     }
@@ -142,6 +142,27 @@ impl MemoryServer {
     /// `OutOfBounds`; nothing is copied then.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.memory.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// Loads an aligned word of 8 bytes: later reads return what clients wrote before the word, where the fabric has
+    /// `message_order` or they waited.
+    ///
+    /// # Errors
+    /// `OutOfBounds`, also if it is not aligned.
+    #[inline]
+    pub fn load_word(&self, offset: u64) -> Result<u64, Error> {
+        self.memory.load(offset, Ordering::Acquire).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// Stores an aligned word of 8 bytes, after earlier reads and writes of this thread. Clients must not change the same
+    /// word by atomics, unless those have system scope.
+    ///
+    /// # Errors
+    /// As [`load_word`](Self::load_word).
+    #[inline]
+    pub fn store_word(&self, offset: u64, value: u64) -> Result<(), Error> {
+        let stored = self.memory.store(offset, value, Ordering::Release);
+        stored.map_err(|_| ErrorCode::OutOfBounds.into())
     }
 }
 
@@ -227,6 +248,8 @@ impl Acceptor {
             let text = format!("clients_max is {} at the server", self.clients_max);
             return self.refuse(link, &Refusal::Full(text));
         }
+        // Before the client knows: it is counted from its first request on.
+        self.shared.clients.fetch_add(1, Ordering::SeqCst);
         match self.port.accept(link, &self.reply.encode(), self.queue) {
             Ok(()) => {
                 self.links.insert(client, link);
