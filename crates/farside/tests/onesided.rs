@@ -69,6 +69,14 @@ fn bytes_are_moved_whole(make: &Make) {
     let mut part = [0; 50];
     buffer.read(13, &mut part).unwrap();
     assert_eq!(part, bytes[bytes.len() - 50..]);
+    // A word of the server's own program.
+    server.store_word(64, 0x0102).unwrap();
+    let word = client.read_word(memory.at(64)).unwrap();
+    assert_eq!((client.wait(word, WATCHDOG), server.load_word(64)), (Ok(0x0102), Ok(0x0102)));
+    for outside in [65, BYTES] {
+        assert_eq!(code(server.load_word(outside)), ErrorCode::OutOfBounds);
+        assert_eq!(code(server.store_word(outside, 1)), ErrorCode::OutOfBounds);
+    }
 }
 
 fn words_are_changed_by_each_atomic(make: &Make) {
