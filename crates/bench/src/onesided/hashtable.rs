@@ -3,7 +3,7 @@
 use super::{Lent, TIMEOUT};
 use crate::settings::BenchLent;
 use crate::window::{Figure, measure};
-use farside::onesided::{HeapOptions, MemoryClientOptions};
+use farside::onesided::{HeapOptions, MemoryClient, MemoryClientOptions};
 use farside_apps::hashtable::{RemoteTable, TableError, TableOptions};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
@@ -42,7 +42,6 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
     let options = TableOptions { heap: HeapOptions::default() };
     let mut table = RemoteTable::create(&mut client, &[memory.at(0)], &options, TIMEOUT)?;
-    let key = |number: u64| (number % KEYS).to_le_bytes();
     for number in 0..KEYS {
         table.put(&mut client, &key(number), &VALUE, TIMEOUT)?;
     }
@@ -55,7 +54,7 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
         ("get, place known", get_ns),
         ("get, 64 together", get_ns),
         ("put, place known", put_ns),
-        ("put, new key", put_ns),
+        ("put, delete", put_ns),
         ("get, absent", get_ns),
     ] {
         let before = client.stats();
@@ -65,31 +64,13 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
                 next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let number = next >> 33;
                 done += 1;
-                match operation {
-                    "get, place known" => drop(table.get(&mut client, &key(number), TIMEOUT)?),
-                    "get, 64 together" => {
-                        let keys: [[u8; 8]; TOGETHER] =
-                            std::array::from_fn(|at| key(number + at as u64));
-                        let keys = keys.each_ref().map(<[u8; 8]>::as_slice);
-                        drop(table.get_many(&mut client, &keys, TIMEOUT)?);
-                    }
-                    "put, place known" => table.put(&mut client, &key(number), &VALUE, TIMEOUT)?,
-                    "put, new key" => {
-                        let new = (KEYS + number % KEYS).to_le_bytes();
-                        other.put(&mut client, &new, &VALUE, TIMEOUT)?;
-                        other.delete(&mut client, &new, TIMEOUT)?;
-                    }
-                    _ => {
-                        drop(table.get(&mut client, &(KEYS * 4 + number).to_le_bytes(), TIMEOUT)?)
-                    }
-                }
+                operate(operation, (&mut client, &mut table, &mut other), number)?;
             }
             Ok::<(), TableError>(())
         })?;
         let now = client.stats();
         let keys = if operation == "get, 64 together" { TOGETHER as f64 } else { 1.0 };
         let each = |count: u64| count as f64 / done as f64 / keys;
-        let operation = if operation == "put, new key" { "put, delete" } else { operation };
         let time = time.per(keys);
         figures.push(TableFigure {
             operation,
@@ -101,9 +82,48 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    print(&figures, output);
+    output.line(format!(
+        "{KEYS} keys of 8 B, values of 64 B, over {}; local: a map of {SHARDS} parts with a lock each, get {}, put {}",
+        lent.fabric.name(),
+        time(get_ns),
+        time(put_ns)
+    ));
+    output.value(&figures);
+    Ok(())
+}
+
+fn key(number: u64) -> [u8; 8] {
+    (number % KEYS).to_le_bytes()
+}
+
+/// One operation. The second table has not seen the keys of the first.
+fn operate(
+    operation: &str,
+    (client, table, other): (&mut MemoryClient, &mut RemoteTable, &mut RemoteTable),
+    number: u64,
+) -> Result<(), TableError> {
+    match operation {
+        "get, place known" => table.get(client, &key(number), TIMEOUT).map(drop),
+        "get, 64 together" => {
+            let keys: [[u8; 8]; TOGETHER] = std::array::from_fn(|at| key(number + at as u64));
+            let keys = keys.each_ref().map(<[u8; 8]>::as_slice);
+            table.get_many(client, &keys, TIMEOUT).map(drop)
+        }
+        "put, place known" => table.put(client, &key(number), &VALUE, TIMEOUT),
+        "put, delete" => {
+            let new = (KEYS + number % KEYS).to_le_bytes();
+            other.put(client, &new, &VALUE, TIMEOUT)?;
+            other.delete(client, &new, TIMEOUT).map(drop)
+        }
+        _ => table.get(client, &(KEYS * 4 + number).to_le_bytes(), TIMEOUT).map(drop),
+    }
+}
+
+fn print(figures: &[TableFigure], output: Output) {
     let heads = ["operation", "requests", "doorbells", "best", "median", "x local"];
     let mut rows = Table::new(heads).left(0);
-    for one in &figures {
+    for one in figures {
         rows.row([
             one.operation.to_owned(),
             format!("{:.1}", one.work_requests),
@@ -114,14 +134,6 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
         ]);
     }
     output.line(rows.text());
-    output.line(format!(
-        "{KEYS} keys of 8 B, values of 64 B, over {}; local: a map of {SHARDS} parts with a lock each, get {}, put {}",
-        lent.fabric.name(),
-        time(get_ns),
-        time(put_ns)
-    ));
-    output.value(&figures);
-    Ok(())
 }
 
 /// The baseline: a map in this process, whose parts have locks; nanoseconds of a get and of a put.
