@@ -1,23 +1,20 @@
 //! One-sided memory: clients, memory servers, lost connections.
 
 mod fabrics;
-#[path = "onesided/lending.rs"]
-mod lending;
+mod lent;
 #[path = "hosts/proxy.rs"]
 mod proxy;
 
 use fabrics::Make;
 use farside::ErrorCode;
 use farside::channel::{Kind, Options, Receiver};
-use farside::fabrics::Fabric;
 use farside::onesided::{
     Access, Buffer, FlushScope, LendOptions, MemoryClient, MemoryClientOptions, MemoryServer,
-    Publication, RangeList, RemoteLock, RemoteMemory, TransferRange, VectorCosts, VectorIo,
+    Publication, RangeList, RemoteMemory, TransferRange, VectorCosts, VectorIo,
 };
 use farside_base::Random;
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
-use lending::{BYTES, client_of, code, pair, process_fabric, server, tcp};
-use proxy::Proxy;
+use lent::{BYTES, client_of, code, cut_pair, pair, process_fabric, server};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,9 +40,6 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     wrong_ranges_move_nothing
     ways_of_vector_io_have_their_counts
     lists_and_single_requests_share_a_queue
-    locked_additions_are_exact
-    lock_of_a_holder_that_ended_is_taken_over
-    renewed_lock_is_kept
     memory_is_opened_more_than_once
     snapshots_are_of_one_generation
     writers_that_meet_are_reported
@@ -514,87 +508,6 @@ fn lists_and_single_requests_share_a_queue(make: &Make) {
     }
 }
 
-/// Additions by a READ and a WRITE, which only the lock makes whole.
-fn locked_additions_are_exact(make: &Make) {
-    const ADDITIONS: u64 = 100;
-    let server = server(&make(), &unique_name("locked"));
-    let fabrics = [make(), make(), make()];
-    std::thread::scope(|scope| {
-        for fabric in &fabrics {
-            scope.spawn(|| {
-                let (mut client, memory) =
-                    client_of(fabric, &server, &MemoryClientOptions::default());
-                let lock = RemoteLock::new(memory.at(0), WATCHDOG).unwrap();
-                let mut last = 0;
-                for _ in 0..ADDITIONS {
-                    let guard = lock.lock(&mut client, WATCHDOG).unwrap();
-                    assert!(guard.token() > last && !guard.was_abandoned());
-                    last = guard.token();
-                    let mut bytes = [0; 8];
-                    client.read_bytes(memory.at(64), &mut bytes, WATCHDOG).unwrap();
-                    let sum = u64::from_le_bytes(bytes) + 1;
-                    client.write_bytes(memory.at(64), &sum.to_le_bytes(), WATCHDOG).unwrap();
-                    guard.unlock(&mut client, WATCHDOG).unwrap();
-                }
-            });
-        }
-    });
-    let mut bytes = [0; 8];
-    server.read(64, &mut bytes).unwrap();
-    assert_eq!(u64::from_le_bytes(bytes), 3 * ADDITIONS);
-}
-
-fn lock_of_a_holder_that_ended_is_taken_over(make: &Make) {
-    let lease = Duration::from_millis(50);
-    let server = server(&make(), &unique_name("over"));
-    let (mut first, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
-    let (mut second, its) = client_of(&make(), &server, &MemoryClientOptions::default());
-    let guard = RemoteLock::new(memory.at(8), lease).unwrap().lock(&mut first, WATCHDOG).unwrap();
-    let lock = RemoteLock::new(its.at(8), lease).unwrap();
-    assert_eq!(code(lock.try_lock(&mut second, WATCHDOG)), ErrorCode::Busy);
-    let taken = lock.lock(&mut second, WATCHDOG).unwrap();
-    assert!(taken.was_abandoned() && taken.token() > guard.token());
-    assert!(guard.left().is_zero(), "it was taken over before the end of its lease");
-    assert_eq!(code(guard.unlock(&mut first, WATCHDOG)), ErrorCode::NotLocked);
-    taken.unlock(&mut second, WATCHDOG).unwrap();
-    let before = second.stats().work_requests;
-    let next = lock.lock(&mut second, WATCHDOG).unwrap();
-    assert!(!next.was_abandoned());
-    assert_eq!(second.stats().work_requests - before, 2, "a free lock");
-    next.unlock(&mut second, WATCHDOG).unwrap();
-    assert_eq!(second.stats().work_requests - before, 2 + 1);
-    assert_eq!(code(RemoteLock::new(its.at(4), lease)), ErrorCode::Misaligned);
-    assert_eq!(code(RemoteLock::new(its.at(BYTES), lease)), ErrorCode::OutOfBounds);
-    for lease in [Duration::ZERO, Duration::MAX] {
-        assert_eq!(code(RemoteLock::new(its.at(0), lease)), ErrorCode::BadConfiguration);
-    }
-}
-
-fn renewed_lock_is_kept(make: &Make) {
-    // Long against the time that a thread may wait for a processor.
-    let lease = Duration::from_secs(2);
-    let server = server(&make(), &unique_name("renewed"));
-    let (mut client, memory) = client_of(&make(), &server, &MemoryClientOptions::default());
-    let lock = RemoteLock::new(memory.at(8), lease).unwrap();
-    let mut guard = lock.lock(&mut client, WATCHDOG).unwrap();
-    let fabric = make();
-    let other = std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let (mut client, memory) = client_of(&fabric, &server, &MemoryClientOptions::default());
-            let lock = RemoteLock::new(memory.at(8), lease).unwrap();
-            lock.lock(&mut client, lease * 3 / 2).map(|guard| guard.token())
-        });
-        until("the other has given up", || {
-            guard.renew(&mut client, WATCHDOG).unwrap();
-            other.is_finished()
-        });
-        other.join().unwrap()
-    });
-    assert_eq!(code(other), ErrorCode::TimedOut);
-    assert!(!guard.left().is_zero());
-    guard.unlock(&mut client, WATCHDOG).unwrap();
-}
-
 /// Each opening is a connection of its own, and none ends another.
 fn memory_is_opened_more_than_once(make: &Make) {
     let (server, mut client, first) = pair(make, "twice");
@@ -745,12 +658,7 @@ fn writers_that_meet_are_reported(make: &Make) {
 /// A list whose connection is cut within it is moved whole, and a server that ends fails it.
 #[test]
 fn cut_connections_repeat_ranges() {
-    let way = Proxy::new();
-    let lender = tcp(Vec::new(), Some(&way));
-    way.leads_to(lender.listens_at().unwrap().resolve().unwrap()[0]);
-    let lender: Arc<dyn Fabric> = Arc::new(lender);
-    let server = server(&lender, &unique_name("cut-ranges"));
-    let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
+    let (way, server, fabric) = cut_pair("cut-ranges");
     let options = MemoryClientOptions::default().reconnect(Duration::MAX);
     let (mut client, memory) = client_of(&fabric, &server, &options);
     // 4,096 work requests: no two ranges are adjacent in the remote memory.
@@ -868,12 +776,7 @@ fn killed_server_fails_what_was_in_flight_over_tcp() {
 #[test]
 fn cut_connections_repeat_transfers_and_report_atomics() {
     const ROUNDS: u64 = 400;
-    let way = Proxy::new();
-    let lender = tcp(Vec::new(), Some(&way));
-    way.leads_to(lender.listens_at().unwrap().resolve().unwrap()[0]);
-    let lender: Arc<dyn Fabric> = Arc::new(lender);
-    let server = server(&lender, &unique_name("cut"));
-    let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
+    let (way, server, fabric) = cut_pair("cut");
     let options = MemoryClientOptions::default().reconnect(WATCHDOG);
     let (mut client, memory) = client_of(&fabric, &server, &options);
     let (out, back) = (client.register(8).unwrap(), client.register(8).unwrap());

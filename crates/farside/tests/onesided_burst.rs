@@ -1,8 +1,7 @@
 //! Write-combining buffers for remote memory (`onesided::BurstBuffer`).
 
 mod fabrics;
-#[path = "onesided/lending.rs"]
-mod lending;
+mod lent;
 #[path = "hosts/proxy.rs"]
 mod proxy;
 
@@ -15,7 +14,7 @@ use farside::onesided::{
 };
 use farside_base::Random;
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
-use lending::{BYTES, client_of, code, pair, process_fabric, server, tcp};
+use lent::{BYTES, client_of, code, pair, process_fabric, server, tcp};
 use proxy::Proxy;
 use std::sync::Arc;
 use std::time::Duration;

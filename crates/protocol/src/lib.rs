@@ -14,6 +14,7 @@ pub mod coherence;
 pub mod lock;
 pub mod member;
 pub mod messaging;
+pub mod remote_lock;
 mod table;
 pub mod wire;
 

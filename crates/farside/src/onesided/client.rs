@@ -63,6 +63,21 @@ impl RemoteAddress {
         self.offset
     }
 
+    /// Checks that it is aligned and that the memory has this many bytes from it on, for words of `what`.
+    ///
+    /// # Errors
+    /// `Misaligned`; `OutOfBounds`.
+    pub(super) fn check_words(&self, bytes: u64, what: &str) -> Result<(), Error> {
+        let text = || format!("{what} of {bytes} B at {}", self.offset);
+        if !self.offset.is_multiple_of(8) {
+            return Err(Error::with(ErrorCode::Misaligned, text()));
+        }
+        if self.offset.checked_add(bytes).is_none_or(|end| end > self.memory.bytes) {
+            return Err(Error::with(ErrorCode::OutOfBounds, text()));
+        }
+        Ok(())
+    }
+
     /// Returns the address this many bytes later.
     pub(super) const fn plus(self, bytes: u64) -> Self {
         Self { offset: self.offset.saturating_add(bytes), ..self }

@@ -12,7 +12,8 @@
 
 use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
-use super::lock::{RemoteGuard, RemoteLock};
+use super::guard::RemoteGuard;
+use super::lock::RemoteLock;
 use crate::buffer::Buffer;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};

@@ -1,57 +1,11 @@
-//! Locks in remote memory: a word each, with a lease and a fencing token.
-//!
-//! ```text
-//! 63   46 45      12 11      1    0
-//! | owner |  token   |  beat  | held |
-//! ```
-//! A client takes a free lock by compare-and-swap, with the next token. The holder raises the beat to renew its lease. A
-//! client that has seen the same held word for a lease and an eighth takes the lock over: the eighth allows for clocks
-//! that run at different rates.
+//! Spinlocks in remote memory: a word each ([`SpinWord`]).
 
+use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
+use super::guard::{HeldWord, LeasedWord, Pauses, RemoteGuard};
 use crate::{Error, ErrorCode};
-use farside_base::waiting::Backoff;
-use std::ops::RangeInclusive;
+use farside_protocol::remote_lock::{LeaseWatch, SpinWord};
 use std::time::{Duration, Instant};
-
-/// Possible leases.
-const LEASES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
-
-const HELD: u64 = 1;
-const BEAT_SHIFT: u32 = 1;
-const BEAT_MASK: u64 = (1 << 11) - 1;
-const TOKEN_SHIFT: u32 = 12;
-const TOKEN_MASK: u64 = (1 << 34) - 1;
-const OWNER_SHIFT: u32 = 46;
-
-/// The word of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct LockWord(u64);
-
-impl LockWord {
-    const fn is_held(self) -> bool {
-        self.0 & HELD != 0
-    }
-
-    const fn token(self) -> u64 {
-        self.0 >> TOKEN_SHIFT & TOKEN_MASK
-    }
-
-    /// The word of the next holder; `None` if the tokens are used up.
-    fn taken_by(self, owner: u64) -> Option<Self> {
-        let token = self.token() + 1;
-        (token <= TOKEN_MASK).then_some(Self(owner << OWNER_SHIFT | token << TOKEN_SHIFT | HELD))
-    }
-
-    const fn renewed(self) -> Self {
-        let beat = ((self.0 >> BEAT_SHIFT) + 1) & BEAT_MASK;
-        Self(self.0 & !(BEAT_MASK << BEAT_SHIFT) | beat << BEAT_SHIFT)
-    }
-
-    const fn freed(self) -> Self {
-        Self(self.0 & !HELD)
-    }
-}
 
 /// An exclusive lock in a word of remote memory, zero at first (paper 000, section III-E: a spinlock with exponential
 /// back-off).
@@ -77,18 +31,8 @@ impl LockWord {
 /// which rises with each holder. *Fairness*: none. *Cost*: two round trips for a free lock, one to unlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteLock {
-    at: RemoteAddress,
-    lease: Duration,
-}
-
-/// A held [`RemoteLock`]. Dropping it does not unlock: the lease ends by itself.
-#[derive(PartialEq, Eq, Debug)]
-#[must_use = "the lock is held until its lease ends"]
-pub struct RemoteGuard {
-    lock: RemoteLock,
-    word: LockWord,
-    was_abandoned: bool,
-    until: Instant,
+    word: LeasedWord,
+    naps: bool,
 }
 
 impl RemoteLock {
@@ -97,18 +41,13 @@ impl RemoteLock {
     /// # Errors
     /// `Misaligned`; `OutOfBounds`; `BadConfiguration` for a lease under 1 ms or over a day.
     pub fn new(at: RemoteAddress, lease: Duration) -> Result<Self, Error> {
-        let text = || format!("a lock at {}", at.offset());
-        if !at.offset().is_multiple_of(8) {
-            return Err(Error::with(ErrorCode::Misaligned, text()));
-        }
-        if at.offset().checked_add(8).is_none_or(|end| end > at.memory().bytes()) {
-            return Err(Error::with(ErrorCode::OutOfBounds, text()));
-        }
-        if !LEASES.contains(&lease) {
-            let text = format!("a lease of {lease:?}: 1 ms to a day");
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
-        }
-        Ok(Self { at, lease })
+        Ok(Self { word: LeasedWord::new(at, (0, 8), lease)?, naps: true })
+    }
+
+    /// Returns the same lock, for which this client waits without back-off: it only yields its processor between attempts.
+    #[must_use]
+    pub const fn without_backoff(self) -> Self {
+        Self { naps: false, ..self }
     }
 
     /// Takes the lock, waiting while another client holds it.
@@ -119,30 +58,21 @@ impl RemoteLock {
     /// `TimedOut`, after which a request in flight may still take the lock until the end of a lease; as
     /// [`MemoryClient::wait`], never `Indeterminate`.
     pub fn lock(&self, client: &mut MemoryClient, timeout: Duration) -> Result<RemoteGuard, Error> {
-        let began = Instant::now();
-        let mut naps = Backoff::NAPS;
-        let mut seen: Option<(LockWord, Instant)> = None;
+        let (by, began) = (Deadline::after(timeout), Instant::now());
+        let mut pauses = Pauses::new(self.naps, 0);
+        let mut watch = LeaseWatch::new(self.word.lease.as_nanos() as u64);
         loop {
-            let left = timeout.saturating_sub(began.elapsed());
-            let word = self.word(client, left)?;
-            let is_over = match seen {
-                Some((before, since)) if before == word => {
-                    since.elapsed() >= self.lease + self.lease / 8
-                }
-                _ => {
-                    seen = Some((word, Instant::now()));
-                    false
-                }
-            };
+            let word = SpinWord(self.word.read(client, &by)?);
+            let is_over = watch.is_over(word.0, began.elapsed().as_nanos() as u64);
             if (!word.is_held() || is_over)
-                && let Some(guard) = self.take(client, word, left)?
+                && let Some(guard) = self.take(client, word, &by)?
             {
                 return Ok(guard);
             }
-            if left.is_zero() {
+            if by.is_over() {
                 return Err(ErrorCode::TimedOut.into());
             }
-            std::thread::park_timeout(Duration::from_nanos(naps.next_ns()).min(left));
+            pauses.pause(&by);
         }
     }
 
@@ -155,8 +85,9 @@ impl RemoteLock {
         client: &mut MemoryClient,
         timeout: Duration,
     ) -> Result<RemoteGuard, Error> {
-        let word = self.word(client, timeout)?;
-        let taken = if word.is_held() { None } else { self.take(client, word, timeout)? };
+        let by = Deadline::after(timeout);
+        let word = SpinWord(self.word.read(client, &by)?);
+        let taken = if word.is_held() { None } else { self.take(client, word, &by)? };
         taken.ok_or_else(|| ErrorCode::Busy.into())
     }
 
@@ -164,113 +95,14 @@ impl RemoteLock {
     fn take(
         &self,
         client: &mut MemoryClient,
-        word: LockWord,
-        timeout: Duration,
+        word: SpinWord,
+        by: &Deadline,
     ) -> Result<Option<RemoteGuard>, Error> {
-        let owner = client.number() >> OWNER_SHIFT;
-        let until = Instant::now() + self.lease;
+        let until = Instant::now() + self.word.lease;
         let used_up = || Error::with(ErrorCode::TooLarge, "the tokens of the lock are used up");
-        let taken = word.taken_by(owner).ok_or_else(used_up)?;
-        let was_abandoned = word.is_held();
-        let is_taken = self.replace(client, word, taken, timeout)?;
-        Ok(is_taken.then_some(RemoteGuard { lock: *self, word: taken, was_abandoned, until }))
-    }
-
-    /// Replaces the word if it is `before`. A lost compare-and-swap is resolved by reading the word: it names the
-    /// client and its token.
-    fn replace(
-        &self,
-        client: &mut MemoryClient,
-        before: LockWord,
-        after: LockWord,
-        timeout: Duration,
-    ) -> Result<bool, Error> {
-        let swapped = client.compare_swap(self.at, before.0, after.0)?;
-        match client.wait_or_forget(swapped, timeout) {
-            Ok(was) => Ok(was == before.0),
-            Err(error) if error.code == ErrorCode::Indeterminate => {
-                let now = self.word(client, timeout)?;
-                if now == before {
-                    return self.replace(client, before, after, timeout);
-                }
-                Ok(now == after)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn word(&self, client: &mut MemoryClient, timeout: Duration) -> Result<LockWord, Error> {
-        let read = client.read_word(self.at)?;
-        client.wait_or_forget(read, timeout).map(LockWord)
-    }
-}
-
-impl RemoteGuard {
-    /// Returns the fencing token: larger than those of all earlier holders.
-    pub const fn token(&self) -> u64 {
-        self.word.token()
-    }
-
-    /// Whether the lock was taken over from a holder whose lease was over: what it protects may be half changed.
-    pub const fn was_abandoned(&self) -> bool {
-        self.was_abandoned
-    }
-
-    /// Returns what is left of the lease, by this process's clock; zero: another client may hold the lock.
-    pub fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
-    }
-
-    /// Begins another lease.
-    ///
-    /// # Errors
-    /// `NotLocked` if another client has taken the lock; as [`MemoryClient::wait`].
-    pub fn renew(&mut self, client: &mut MemoryClient, timeout: Duration) -> Result<(), Error> {
-        let until = Instant::now() + self.lock.lease;
-        let renewed = self.word.renewed();
-        if !self.lock.replace(client, self.word, renewed, timeout)? {
-            return Err(Self::lost());
-        }
-        (self.word, self.until) = (renewed, until);
-        Ok(())
-    }
-
-    /// Waits for the requests of the memory that have not ended, and unlocks: none of them takes effect later.
-    ///
-    /// # Errors
-    /// `NotLocked` if another client has taken the lock: what this one wrote after its lease may be mixed with what the
-    /// other wrote. As [`MemoryClient::wait`]; the lease ends by itself then.
-    pub fn unlock(self, client: &mut MemoryClient, timeout: Duration) -> Result<(), Error> {
-        client.wait_for_all(self.lock.at.memory(), timeout)?;
-        let was_within = !self.left().is_zero();
-        let unlocked = self.lock.replace(client, self.word, self.word.freed(), timeout)?;
-        // Within the lease no other takes it: then the lock was freed, and the answer was lost.
-        if unlocked || was_within { Ok(()) } else { Err(Self::lost()) }
-    }
-
-    fn lost() -> Error {
-        let text = "its lease was over and another client has taken it";
-        Error::with(ErrorCode::NotLocked, text)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_keep_their_fields_apart() {
-        let first = LockWord(0).taken_by(0x3_ffff).unwrap();
-        assert!(first.is_held() && first.token() == 1);
-        let mut renewed = first;
-        for _ in 0..=BEAT_MASK {
-            renewed = renewed.renewed();
-            assert!(renewed.is_held() && renewed.token() == 1);
-        }
-        assert_eq!(renewed, first);
-        assert!(!first.freed().is_held() && first.freed().token() == 1);
-        let second = first.freed().taken_by(0).unwrap();
-        assert_eq!((second.token(), second.is_held()), (2, true));
-        assert_eq!(LockWord(TOKEN_MASK << TOKEN_SHIFT).taken_by(1), None);
+        let taken = word.taken_by(client.number()).ok_or_else(used_up)?;
+        let is_taken = self.word.replace(client, (word.0, taken.0), None, by)?;
+        let (held, was_abandoned) = (HeldWord::Spin(taken), word.is_held());
+        Ok(is_taken.then_some(RemoteGuard { word: self.word, held, was_abandoned, until }))
     }
 }

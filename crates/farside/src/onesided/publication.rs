@@ -67,17 +67,7 @@ impl Publication {
         if bytes > u64::from(u32::MAX) {
             return Err(Error::with(ErrorCode::TooLarge, format!("{bytes} B of content")));
         }
-        if !at.offset().is_multiple_of(8) {
-            return Err(Error::with(
-                ErrorCode::Misaligned,
-                format!("a publication at {}", at.offset()),
-            ));
-        }
-        let end = at.offset().checked_add(Self::footprint(bytes));
-        if end.is_none_or(|end| end > at.memory().bytes()) {
-            let text = format!("a publication of {bytes} B at {}", at.offset());
-            return Err(Error::with(ErrorCode::OutOfBounds, text));
-        }
+        at.check_words(Self::footprint(bytes), "a publication")?;
         Ok(Self { at, bytes, seen: 0 })
     }
 

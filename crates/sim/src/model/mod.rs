@@ -9,6 +9,7 @@ pub mod data_channel;
 pub mod leave;
 pub mod lock;
 pub mod member;
+pub mod remote_lock;
 pub mod shared_ring;
 pub mod underway;
 pub mod watch;

@@ -1,11 +1,9 @@
-//! Memory servers and clients of tests.
-
-// Each test program uses some of them.
-#![allow(dead_code, reason = "shared by several test programs")]
+//! Memory servers of tests, and their clients.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use crate::fabrics::Make;
 use crate::proxy::Proxy;
-use farside::fabrics::Fabric;
+use farside::fabrics::{Endpoint, Fabric};
 use farside::onesided::{
     LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
 };
@@ -38,10 +36,22 @@ pub(crate) fn client_of(
     (client, memory)
 }
 
+/// A server whose connections go through a proxy, and a fabric that reaches it.
+pub(crate) fn cut_pair(test: &str) -> (Proxy, MemoryServer, Arc<dyn Fabric>) {
+    let way = Proxy::new();
+    let lender = tcp(Vec::new(), Some(&way));
+    way.leads_to(lender.listens_at().unwrap().resolve().unwrap()[0]);
+    let lender: Arc<dyn Fabric> = Arc::new(lender);
+    let server = server(&lender, &unique_name(test));
+    let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
+    (way, server, fabric)
+}
+
 pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
     result.unwrap_err().code
 }
 
+/// The fabric of a process, which reaches these hosts.
 pub(crate) fn process_fabric(name: &str, hosts: &[&Proxy]) -> Arc<dyn Fabric> {
     match name {
         "shm" => Arc::new(ShmFabric::new().unwrap()),
@@ -49,7 +59,7 @@ pub(crate) fn process_fabric(name: &str, hosts: &[&Proxy]) -> Arc<dyn Fabric> {
     }
 }
 
-pub(crate) fn tcp(hosts: Vec<farside::fabrics::Endpoint>, advertise: Option<&Proxy>) -> TcpFabric {
+pub(crate) fn tcp(hosts: Vec<Endpoint>, advertise: Option<&Proxy>) -> TcpFabric {
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let advertise = advertise.map(|way| way.at().into());
     TcpFabric::new(TcpOptions { listen, advertise, hosts, ..TcpOptions::default() }).unwrap()
