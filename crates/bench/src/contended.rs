@@ -87,7 +87,8 @@ fn contend(
             };
             let threads: Vec<_> = places.iter().enumerate().map(start).collect();
             run.begins.store(true, Ordering::Release);
-            let figure = watch(&run, windows.min(WINDOWS_MAX));
+            let locked = || run.locked.iter().map(|locked| locked.load(Ordering::Relaxed)).sum();
+            let figure = watch(locked, windows.min(WINDOWS_MAX));
             run.ends.store(true, Ordering::Release);
             for thread in threads {
                 thread.join().map_err(|_| Failure::system("a thread has ended"))??;
@@ -127,14 +128,13 @@ fn locks(
     Ok(())
 }
 
-/// Returns the time per acquisition in each window.
-fn watch(run: &Run, windows: u32) -> Figure {
-    let locked = || run.locked.iter().map(|locked| locked.load(Ordering::Relaxed)).sum::<u64>();
+/// Returns the time per operation in each window, of threads that do operations meanwhile; `done` counts them.
+pub(super) fn watch(done: impl Fn() -> u64, windows: u32) -> Figure {
     pause(WINDOW);
-    let mut last = (Instant::now(), locked());
+    let mut last = (Instant::now(), done());
     let windows = (0..windows).map(|_| {
         pause(WINDOW);
-        let now = (Instant::now(), locked());
+        let now = (Instant::now(), done());
         let each_ns = (now.0 - last.0).as_nanos() as f64 / (now.1 - last.1).max(1) as f64;
         last = now;
         each_ns

@@ -218,6 +218,15 @@ pub struct BenchJoin {
     pub runs: u32,
 }
 
+/// A measurement of sequencers and locks.
+#[derive(Debug)]
+pub struct BenchAtomics {
+    /// The memory.
+    pub lent: BenchLent,
+    /// Numbers of clients that contend.
+    pub clients: Vec<u16>,
+}
+
 /// A measurement of kernels on a shared graph.
 #[derive(Debug)]
 pub struct BenchGraph {

@@ -43,8 +43,8 @@ use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
 pub(crate) use log::Log;
 use onesided::{
-    BenchAccessArguments, BenchConsolidateArguments, BenchHashtableArguments, BenchLogArguments,
-    BenchVectorArguments,
+    BenchAccessArguments, BenchAtomicsArguments, BenchConsolidateArguments,
+    BenchHashtableArguments, BenchLogArguments, BenchVectorArguments,
 };
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
@@ -323,6 +323,8 @@ pub(crate) enum Bench {
     Shuffle(BenchShuffleArguments),
     /// Two inputs joined by executors, compared with one thread
     Join(BenchJoinArguments),
+    /// Sequencers and locks: by remote atomics, by calls over channels, in local memory
+    Atomics(BenchAtomicsArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }

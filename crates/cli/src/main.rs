@@ -19,7 +19,7 @@ mod wordcount;
 use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
 use clap::Parser;
 use farside_bench::onesided::{
-    access, consolidate, hashtable, join, log as bench_log, shuffle, vector,
+    access, atomics, consolidate, hashtable, join, log as bench_log, shuffle, vector,
 };
 use farside_bench::{demo, graph, ycsb};
 use farside_command::failure::Failure;
@@ -85,6 +85,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Access(arguments) => access::run(&arguments.into(), output),
         Bench::Shuffle(arguments) => shuffle::run(&arguments.into(), output),
         Bench::Join(arguments) => join::run(&arguments.into(), output),
+        Bench::Atomics(arguments) => atomics::run(&arguments.into(), output),
         Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }
 }

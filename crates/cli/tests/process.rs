@@ -257,13 +257,28 @@ fn process_bench_vector_counts_the_requests_of_each_way() {
 }
 
 #[test]
+fn process_bench_atomics_measures_each_form() {
+    let arguments = ["bench", "atomics", "--windows", "1", "--clients", "1,2", "--json"];
+    let report = output(&[], &arguments);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let figures = json(&text(&report.stdout));
+    let figures = figures.as_array().unwrap();
+    assert_eq!(figures.len(), 2 * (3 + 3 * 2 + 2 + 2));
+    for figure in figures {
+        assert!(figure["operations_per_us"].as_f64().unwrap() > 0.0, "{figure}");
+    }
+    let spinlock = |figure: &&Value| figure["operation"] == "spinlock";
+    assert_eq!(figures.iter().filter(spinlock).count(), 2 * 6);
+}
+
+#[test]
 fn process_every_command_has_help_with_examples() {
     for command in ["demo", "up", "wordcount", "lend", "doctor", "info", "channels"] {
         let help = output(&[], &[command, "--help"]);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
-    for bench in ["memory", "fabric", "channels", "ycsb", "graph", "vector"] {
+    for bench in ["memory", "fabric", "channels", "ycsb", "graph", "vector", "atomics"] {
         assert!(
             text(&output(&[], &["bench", bench, "--help"]).stdout).contains("Examples:"),
             "{bench}"

@@ -181,7 +181,7 @@ fn direct(
     Ok(figure)
 }
 
-/// Writes into a burst buffer, without a time-out: what is measured is theta.
+/// Writes into a burst buffer: what is measured is theta.
 fn collected(
     (client, memory): &mut (MemoryClient, RemoteMemory),
     (pattern, offsets): (Pattern, &[u64]),

@@ -1,6 +1,7 @@
 //! Benchmarks of one-sided memory, on memory of this process or of a server elsewhere.
 
 pub mod access;
+pub mod atomics;
 pub mod consolidate;
 pub mod hashtable;
 pub mod join;

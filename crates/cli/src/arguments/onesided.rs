@@ -2,7 +2,7 @@
 
 use super::fabric::FabricArguments;
 use clap::Args;
-use farside_bench::settings::{BenchAccess, BenchLent};
+use farside_bench::settings::{BenchAccess, BenchAtomics, BenchLent};
 use farside_command::units::bytes;
 
 #[derive(Args, Debug)]
@@ -79,6 +79,26 @@ pub(crate) struct BenchConsolidateArguments {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  farside bench atomics                               on memory of this process, over shm
+  farside bench atomics --clients 1,2,4,8,14 --windows 10
+  farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
+  farside bench atomics 10.0.0.1:7471/pool --json | jq '.[] | select(.form == \"rpc\")'
+
+Threads, each with a client of its own, take numbers from one sequencer, or take and free one lock, without a pause (paper
+000, figure 10). The forms are remote atomics without and with back-off, the same object served by a thread of this process
+over Send/Recv channels (rpc, without ADDRESS only), and atomics of process memory (local). A window takes 20 ms here.
+Columns: million operations a second, the ratio to rpc with as many clients, and to the first number of clients.")]
+pub(crate) struct BenchAtomicsArguments {
+    #[command(flatten)]
+    lent: LentArguments,
+    /// Numbers of clients that contend
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    clients: Vec<u16>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
   farside bench access                                on memory of this process, over shm
   farside bench access --region 2M                    of which most fits caches
   farside lend --bytes 256M --listen 10.0.0.1:7471    on one host, and on another:
@@ -105,4 +125,5 @@ fn region(text: &str) -> Result<u64, String> {
 convert! {
     LentArguments => BenchLent { to, windows, choice }
     BenchAccessArguments => BenchAccess { lent, region }
+    BenchAtomicsArguments => BenchAtomics { lent, clients }
 }
