@@ -270,7 +270,14 @@ impl RemoteTable {
         }
         self.free_replaced(client, &deadline)?;
         let partition = &mut self.partitions[lookup.partition];
-        let object = partition.heap.alloc(client, bytes, deadline.left())?;
+        let object = match partition.heap.alloc(client, bytes, deadline.left()) {
+            Err(error) if error.code == ErrorCode::OutOfMemory && !self.freed.is_empty() => {
+                self.free_all(client, &deadline)?;
+                let heap = &mut self.partitions[lookup.partition].heap;
+                heap.alloc(client, bytes, deadline.left())?
+            }
+            object => object?,
+        };
         encode_entry(key, value, lookup.hash, &mut self.entry);
         let partition = &mut self.partitions[lookup.partition];
         partition.entry.write(0, &self.entry)?;

@@ -145,6 +145,8 @@ struct Chunk {
     class: u64,
     /// Bits of objects that are handed out.
     taken: [u64; WORDS],
+    /// No object of it can be prepared.
+    is_full: bool,
     /// Bits that were freed, and when this client has seen them.
     freed: Option<([u64; WORDS], Instant)>,
 }
@@ -188,6 +190,8 @@ pub struct RemoteHeap {
     buffer: Buffer,
     /// Where to look for a free chunk.
     next: u64,
+    /// When freed objects of a class were looked for last.
+    looked: [Option<Instant>; CLASSES],
 }
 
 impl RemoteHeap {
@@ -254,6 +258,7 @@ impl RemoteHeap {
             ready: vec![Vec::new(); CLASSES],
             buffer: client.register(8 * LOOK)?,
             next: u64::from(number) * 7 % options.chunks(),
+            looked: [None; CLASSES],
             guard,
         };
         if heap.guard.was_abandoned() {
@@ -440,10 +445,14 @@ impl RemoteHeap {
             64.. => u64::MAX,
             bits => (1 << bits) - 1,
         };
-        let found = self.chunks.iter().enumerate().find_map(|(at, chunk)| {
-            let words = chunk.taken.iter().enumerate();
-            let mut free = words.filter(|(word, taken)| !**taken & valid(*word) != 0);
-            (chunk.class == class).then(|| free.next().map(|(word, _)| (at, word)))?
+        let found = self.chunks.iter_mut().enumerate().find_map(|(at, chunk)| {
+            if chunk.class != class || chunk.is_full {
+                return None;
+            }
+            let mut words = chunk.taken.iter().enumerate();
+            let free = words.find(|(word, taken)| !**taken & valid(*word) != 0);
+            chunk.is_full = free.is_none();
+            free.map(|(word, _)| (at, word))
         });
         let Some((at, word)) = found else {
             return Ok(false);
@@ -466,6 +475,7 @@ impl RemoteHeap {
                 let (chunk, place) = self.place(object, class as u64)?;
                 if let Some(chunk) = self.chunks.iter_mut().find(|one| one.number == chunk) {
                     chunk.taken[place as usize / 64] &= !(1 << (place % 64));
+                    chunk.is_full = false;
                 }
             }
         }
@@ -504,13 +514,22 @@ impl RemoteHeap {
         Ok(words.map(|word| u64::from_le_bytes(std::array::from_fn(|at| word[at]))).collect())
     }
 
-    /// Looks at the freed objects of chunks of a class, or all; returns whether any can be handed out now.
+    /// Looks at the freed objects of chunks of a class, at most twice in a grace, or of all; returns whether any can be
+    /// handed out now.
     fn reclaim(
         &mut self,
         client: &mut MemoryClient,
         class: Option<u64>,
         deadline: &Deadline,
     ) -> Result<bool, Error> {
+        if let Some(class) = class {
+            // Each look reads the bits of all these chunks.
+            let looked = &mut self.looked[class as usize];
+            if looked.is_some_and(|looked| looked.elapsed() < self.options.grace / 2) {
+                return Ok(false);
+            }
+            *looked = Some(Instant::now());
+        }
         let mut any = false;
         for at in 0..self.chunks.len() {
             let chunk = &self.chunks[at];
@@ -533,6 +552,7 @@ impl RemoteHeap {
                     self.clear(client, from.plus(8 * word as u64), *bits, deadline)?;
                     self.chunks[at].taken[word] &= !bits;
                 }
+                self.chunks[at].is_full = false;
                 self.store(client, at, deadline)?;
                 any = true;
             }
@@ -577,7 +597,13 @@ impl RemoteHeap {
                 continue;
             }
             client.write_bytes(self.chunk(number), &[0; CHUNK_HEADER as usize], deadline.left())?;
-            self.chunks.push(Chunk { number, class, taken: [0; WORDS], freed: None });
+            self.chunks.push(Chunk {
+                number,
+                class,
+                taken: [0; WORDS],
+                is_full: false,
+                freed: None,
+            });
             self.next = (number + 1) % self.options.chunks();
             return Ok(true);
         }
@@ -728,7 +754,7 @@ impl RemoteHeap {
                 }
                 let taken = self.read(client, self.chunk(number), WORDS as u64, deadline)?;
                 let taken = std::array::from_fn(|word| taken[word]);
-                self.chunks.push(Chunk { number, class, taken, freed: None });
+                self.chunks.push(Chunk { number, class, taken, is_full: false, freed: None });
                 any = true;
             }
         }
