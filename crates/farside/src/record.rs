@@ -11,6 +11,7 @@
 //! zero: it decides that the record exists. The checksum covers the rest, from a seed of the log. As the sequence number
 //! is the position, bytes of an earlier use of the same place are no record there.
 
+pub use farside_protocol::remote_log::{CloseStep, HoleCloser, PlaceState};
 use xxhash_rust::xxh64::Xxh64;
 
 /// Bytes of a header, of which each record takes a multiple.

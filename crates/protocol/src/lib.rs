@@ -15,6 +15,7 @@ pub mod lock;
 pub mod member;
 pub mod messaging;
 pub mod remote_lock;
+pub mod remote_log;
 mod table;
 pub mod wire;
 

@@ -2,11 +2,12 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::LogError;
-use super::frame::{BatchTable, PlaceState, RecordFrame, VOID, place, timed_out, void_word};
+use super::frame::{BatchTable, RecordFrame, VOID, place, timed_out, void_word};
 use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{Requests, replace, word};
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RangeList};
+use farside::record::PlaceState;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
@@ -183,7 +184,7 @@ impl Appender {
         };
         match place(ring.seed, position, was) {
             _ if was == 0 || was == first => Ok(true),
-            Some(PlaceState::Void(_) | PlaceState::Closing) => Ok(false),
+            PlaceState::Void(_) | PlaceState::Closing => Ok(false),
             _ => Err(LogError::Corrupt(position)),
         }
     }

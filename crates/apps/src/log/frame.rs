@@ -4,7 +4,7 @@ use super::error::LogError;
 use super::layout::GRANULE;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, MemoryClient, VectorIo};
-use farside::record::{RECORD_BYTES_MAX, RecordHeader};
+use farside::record::{PlaceState, RECORD_BYTES_MAX, RecordHeader};
 use std::ops::Range;
 
 /// One record.
@@ -25,29 +25,17 @@ pub(super) fn void_word(seed: u64, position: u64, kind: u8, granules: u64) -> u6
     first_word(&header.encode(seed, []))
 }
 
-/// What a first word says of its position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PlaceState {
-    /// Nothing was decided: free, reserved, or being written.
-    Open,
-    Closing,
-    /// Nothing, for this many bytes.
-    Void(u64),
-    /// Perhaps a record with this many bytes of payload.
-    Record(u32),
-}
-
-/// Decodes a first word; `None` if it cannot be one.
-pub(super) fn place(seed: u64, position: u64, word: u64) -> Option<PlaceState> {
+/// Decodes a first word.
+pub(super) fn place(seed: u64, position: u64, word: u64) -> PlaceState {
     let Some((kind, bytes)) = RecordHeader::first_word(word) else {
-        return (word == 0).then_some(PlaceState::Open);
+        return if word == 0 { PlaceState::Open } else { PlaceState::Other };
     };
     let is_void = || word == void_word(seed, position, kind, bytes.into());
     match kind {
-        RECORD | GROUP | CUT => Some(PlaceState::Record(bytes)),
-        VOID if bytes > 0 && is_void() => Some(PlaceState::Void(u64::from(bytes) * GRANULE)),
-        CLOSING if is_void() => Some(PlaceState::Closing),
-        _ => None,
+        RECORD | GROUP | CUT => PlaceState::Record(RecordHeader::footprint(bytes.into())),
+        VOID if bytes > 0 && is_void() => PlaceState::Void(u64::from(bytes) * GRANULE),
+        CLOSING if is_void() => PlaceState::Closing,
+        _ => PlaceState::Other,
     }
 }
 

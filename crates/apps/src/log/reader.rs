@@ -3,12 +3,12 @@
 use super::appender::Appender;
 use super::checkpoint::{LaneCut, decode_cuts};
 use super::error::LogError;
-use super::frame::{CLOSING, CUT, GROUP, PlaceState, VOID, decode, group, place, void_word};
+use super::frame::{CLOSING, CUT, GROUP, VOID, decode, group, place, void_word};
 use super::lane::bind;
 use super::layout::{GRANULE, Layout, LogRing};
 use super::ring::{replace, word};
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteLock};
-use farside::record::RecordHeader;
+use farside::record::{CloseStep, HoleCloser, PlaceState, RecordHeader};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -238,19 +238,18 @@ impl LogReader {
             let bytes = self.chunk.load(client, (0, &ring), at..end, GRANULE, deadline)?;
             match place(ring.seed, at, word_of(bytes)) {
                 // What was read with an earlier record may have changed since.
-                Some(PlaceState::Open) if self.chunk.position == at => {
+                PlaceState::Open if self.chunk.position == at => {
                     return self.wait_at(client, at, deadline);
                 }
-                Some(PlaceState::Closing) => {
+                PlaceState::Closing => {
                     self.close(client, at, self.tail_seen, deadline)?;
                     return Ok(true);
                 }
-                Some(PlaceState::Void(bytes)) if at + bytes <= end => {
+                PlaceState::Void(bytes) if at + bytes <= end => {
                     self.passed(at + bytes);
                     return Ok(true);
                 }
-                Some(PlaceState::Record(length)) => {
-                    let takes = RecordHeader::footprint(length.into());
+                PlaceState::Record(takes) => {
                     if takes <= ring.record_max()
                         && at + takes <= end
                         && let Some(content) =
@@ -367,9 +366,7 @@ impl LogReader {
 
     /// Decides that nothing is between a position and the next record, or the tail.
     ///
-    /// The first word is marked as closing, then those behind it, in order: no writer can commit there any more. A
-    /// word that is none was left by a writer whose record has not been committed. Then the length is stored in the first
-    /// word, so that readers need not look at the others. The lock keeps out those that trim.
+    /// See [`HoleCloser`]. The lock keeps out those that trim.
     fn close(
         &mut self,
         client: &mut MemoryClient,
@@ -382,24 +379,26 @@ impl LogReader {
         let guard = lock.lock(client, deadline.left())?;
         let closed = self.refresh(client, deadline).and_then(|()| {
             let end = tail.min(self.appender.limit()).min(at + HOLE_MAX * GRANULE);
+            let mut closer = HoleCloser::new(at, end, GRANULE);
             let closing = |at| void_word(ring.seed, at, CLOSING, 0);
-            let was = replace(client, ring.at(at), (0, closing(at)), deadline)?;
-            if was != 0 && was != closing(at) {
-                return Ok(false);
-            }
-            let mut next = at + GRANULE;
-            while next < end && !guard.left().is_zero() {
-                let was = replace(client, ring.at(next), (0, closing(next)), deadline)?;
-                if self.is_decided(client, next, was, deadline)? {
-                    break;
+            while !guard.left().is_zero() {
+                match closer.step() {
+                    CloseStep::Mark(at) => {
+                        let was = replace(client, ring.at(at), (0, closing(at)), deadline)?;
+                        closer.marked(place(ring.seed, at, was));
+                    }
+                    CloseStep::Check(at, takes) => {
+                        closer.checked(self.is_record(client, at, takes, deadline)?);
+                    }
+                    CloseStep::Seal(at, bytes) => {
+                        let void = void_word(ring.seed, at, VOID, bytes / GRANULE);
+                        let was = replace(client, ring.at(at), (closing(at), void), deadline)?;
+                        return Ok(was == closing(at));
+                    }
+                    CloseStep::Decided => return Ok(false),
                 }
-                next += GRANULE;
             }
-            if guard.left().is_zero() {
-                return Ok(false); // another reader goes on
-            }
-            let void = void_word(ring.seed, at, VOID, (next - at) / GRANULE);
-            Ok(replace(client, ring.at(at), (closing(at), void), deadline)? == closing(at))
+            Ok(false) // another reader goes on
         });
         self.chunk.forget();
         self.closed += u64::from(closed == Ok(true));
@@ -408,21 +407,15 @@ impl LogReader {
         Ok(unlocked?)
     }
 
-    /// Whether a place behind one that is closing has a record, or nothing.
-    fn is_decided(
+    /// Whether a whole record is at a position.
+    fn is_record(
         &mut self,
         client: &mut MemoryClient,
         at: u64,
-        first: u64,
+        takes: u64,
         deadline: &Deadline,
     ) -> Result<bool, LogError> {
         let ring = self.appender.ring;
-        let length = match place(ring.seed, at, first) {
-            Some(PlaceState::Void(_)) => return Ok(true),
-            Some(PlaceState::Record(length)) => length,
-            _ => return Ok(false),
-        };
-        let takes = RecordHeader::footprint(length.into());
         if takes > ring.record_max() || at + takes > self.appender.limit() {
             return Ok(false);
         }

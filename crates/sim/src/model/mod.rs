@@ -10,6 +10,7 @@ pub mod leave;
 pub mod lock;
 pub mod member;
 pub mod remote_lock;
+pub mod remote_log;
 pub mod shared_ring;
 pub mod underway;
 pub mod watch;
