@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, Running, WATCHDOG, check_demo, json, output, report, text};
+use common::{Folder, Running, WATCHDOG, check_demo, json, output, report, text, use_applications};
 use rustix::process::Signal;
 use std::process::Command;
 use std::time::Instant;
@@ -110,6 +110,16 @@ fn guest_lent_memory_is_used_from_another_node() {
     let of = |way: &'static str| figures.iter().filter(move |one| one["way"] == way);
     assert!(of("doorbell").all(|one| one["work_requests"] == one["pieces"]));
     assert!(of("stage").all(|one| one["work_requests"] == 1));
+
+    let mut servers = Vec::new();
+    use_applications(&Folder::new(), [&["on", "2"], &["on", "3"]], &verbs, |name, bytes| {
+        let at = format!("10.77.0.1:{}", 7602 + servers.len());
+        let lend = ["--json", "lend", "--bytes", bytes, "--name", name, "--listen", &at];
+        let mut server = Running::start(&["on", "1"], &[&lend[..], &verbs].concat());
+        let address = server.event("lending")["address"].as_str().unwrap().to_owned();
+        servers.push(server);
+        address
+    });
 }
 
 /// Increments word 8, then waits until word 0 is not 0.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Running, check_demo, output, report, text};
+use common::{Folder, Running, check_demo, output, report, text, use_applications};
 use farside::{Config, GlobalAddress, Node, NodeId, Session};
 use farside_bootstrap::Security;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -123,6 +123,18 @@ fn process_memory_lent_on_one_host_is_used_from_another() {
     // Without the key, the server admits none.
     let stranger = output(&network.on(3), &bench[..6]);
     assert!(!stranger.status.success());
+
+    let mut servers = Vec::new();
+    let hosts = [&network.on(2)[..], &network.on(3)];
+    use_applications(&folder, hosts, &["--key", &key], |name, bytes| {
+        let at = format!("10.77.0.1:{}", 7602 + servers.len());
+        let lend =
+            ["--json", "lend", "--bytes", bytes, "--name", name, "--listen", &at, "--key", &key];
+        let mut server = Running::start(&network.on(1), &lend);
+        let address = server.event("lending")["address"].as_str().unwrap().to_owned();
+        servers.push(server);
+        address
+    });
 }
 
 #[test]

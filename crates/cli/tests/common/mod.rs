@@ -194,3 +194,30 @@ pub(crate) fn check_demo(shown: &Value, fabric: &str, records: u64) {
     assert_eq!(after["right"].as_u64().unwrap() + lost, all);
     assert!(lost > 0, "some records of the killed node are lost");
 }
+
+/// Appends lines to a log in memory that is lent, from one host, and reads them on another; uses a hash table in other
+/// memory. `lend` lends memory of this length under a name, and returns its address.
+pub(crate) fn use_applications(
+    folder: &Folder,
+    [writes, reads]: [&[&str]; 2],
+    choice: &[&str],
+    mut lend: impl FnMut(&str, &str) -> String,
+) {
+    let address = lend("log", "1M");
+    let lines: String = (0..500).map(|number| format!("line {number}\n")).collect();
+    let file = folder.file("lines", lines.as_bytes());
+    for mode in ["positioned", "planned", "lazy"] {
+        let mut append = farside(writes);
+        append.args(["log", "append", &address, "--mode", mode, "--batch", "7"]).args(choice);
+        let appended = append.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+        assert!(appended.status.success(), "{mode}: {}", text(&appended.stderr));
+        let tail = [&["log", "tail", &address, "--trim"], choice].concat();
+        let printed = output(reads, &tail);
+        assert!(printed.status.success(), "{mode}: {}", text(&printed.stderr));
+        assert!(text(&printed.stdout) == lines, "{mode}");
+    }
+    let address = lend("table", "70M");
+    let bench = [&["--json", "bench", "hashtable", &address, "--windows", "1"], choice].concat();
+    let figures = report(&output(reads, &bench));
+    assert_eq!(figures.as_array().unwrap().len(), 5);
+}
