@@ -261,9 +261,8 @@ impl RemoteHeap {
             looked: [None; CLASSES],
             guard,
         };
-        if heap.guard.was_abandoned() {
-            heap.adopt(client, u64::from(number), &deadline)?;
-        }
+        // Of an earlier client of this number that has not closed its heap.
+        heap.adopt(client, u64::from(number), &deadline)?;
         Ok(heap)
     }
 
@@ -390,10 +389,7 @@ impl RemoteHeap {
         self.chunks.clear();
         self.ready.iter_mut().for_each(Vec::clear);
         (self.number, self.guard) = enter(client, self.at, &self.options, deadline)?;
-        if self.guard.was_abandoned() {
-            self.adopt(client, u64::from(self.number), deadline)?;
-        }
-        Ok(())
+        self.adopt(client, u64::from(self.number), deadline).map(drop)
     }
 
     fn chunk(&self, number: u64) -> RemoteAddress {
