@@ -34,7 +34,7 @@ use crate::dht::hash::scramble;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress};
 use partition::{Bucket, Leaf, Partition, Shape};
-use slot::{ENTRY_HEADER, KeyHash, Slot, decode_entry, encode_entry};
+use slot::{ENTRY_HEADER, Gate, KeyHash, SLOTS, Slot, decode_entry, encode_entry};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -67,15 +67,14 @@ struct Remembered {
 ///
 /// *Guarantees*: operations on a key are linearizable, over any number of clients. A client that dies within one leaves it
 /// done or not done; a split of a segment that it has begun is completed by the next that comes to it. *Durability*: none,
-/// as of its memories. *Cost*: `get` takes one round trip where this client knows the entry's place, else two, and a key
-/// that is not there two; `put` one, else two to three, and a free for each replaced entry, 16 together.
+/// as of its memories. *Cost*: `get` takes one round trip where this client knows the entry's place, else two, and one
+/// for a key that is not there; `put` one, else three, or four for a new key, and a free for each replaced entry, 16
+/// together.
 pub struct RemoteTable {
     partitions: Vec<Partition>,
     seed: u64,
     remembered: Box<[Remembered]>,
     entry: Vec<u8>,
-    /// Of the next entry that is inserted.
-    version: u64,
     freed: Vec<(usize, RemoteAddress, u64)>,
     /// For entries that are read together.
     together: Option<Buffer>,
@@ -152,7 +151,6 @@ impl RemoteTable {
             seed,
             remembered: vec![Remembered::default(); REMEMBERED].into(),
             entry: Vec::new(),
-            version: RandomState::new().hash_one("version"),
             freed: Vec::with_capacity(FREED),
             together: None,
         })
@@ -324,7 +322,7 @@ impl RemoteTable {
             let Some(found) = self.find(client, lookup, &deadline)? else {
                 return Ok(false);
             };
-            if self.replace(client, lookup, &found, Slot::EMPTY, &deadline)? {
+            if self.replace(client, lookup, &found, found.slot.emptied(), &deadline)? {
                 self.forget(lookup);
                 return Ok(true);
             }
@@ -418,23 +416,22 @@ impl RemoteTable {
             let read = partition.read_bucket(client, leaf, lookup.hash.bucket())?;
             partition.wait(client, read, deadline)?;
             let bucket = partition.bucket()?;
-            if !bucket.iter().any(|slot| slot.is_frozen()) {
+            if !bucket.is_frozen() {
                 return Ok((leaf, bucket));
             }
             partition.split(client, leaf, deadline)?;
         }
     }
 
-    /// Finds a key in a bucket, from a place on; `Err(())` if an entry was replaced meanwhile.
+    /// Finds a key in a bucket; `Err(())` if an entry was replaced meanwhile.
     fn search(
         &mut self,
         client: &mut MemoryClient,
         lookup: Lookup<'_>,
         (leaf, bucket): (Leaf, &Bucket),
-        from: usize,
         deadline: &Deadline,
     ) -> Result<Result<Option<Found>, ()>, TableError> {
-        for (place, slot) in bucket.iter().enumerate().skip(from) {
+        for (place, slot) in bucket.slots.iter().enumerate() {
             if slot.is_empty() || slot.fingerprint() != lookup.hash.fingerprint() {
                 continue;
             }
@@ -458,7 +455,10 @@ impl RemoteTable {
         Ok(Ok(None))
     }
 
-    /// Finds a key. That it is not there is seen by two equal looks.
+    /// Finds a key.
+    ///
+    /// A bucket is read word by word. A key that is not found was not there at some time meanwhile: as long as it is there
+    /// it stays in its slot.
     fn find(
         &mut self,
         client: &mut MemoryClient,
@@ -466,21 +466,15 @@ impl RemoteTable {
         deadline: &Deadline,
     ) -> Result<Option<Found>, TableError> {
         let mut before = None;
-        let mut torn = 0;
         loop {
             let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
-            match self.search(client, lookup, (leaf, &bucket), 0, deadline)? {
-                Ok(Some(found)) => return Ok(Some(found)),
-                Ok(None) if before == Some((leaf, bucket)) => return Ok(None),
-                Ok(None) => {}
-                Err(()) => {
-                    torn += 1;
-                    if before == Some((leaf, bucket)) && torn > 2 {
-                        return Err(TableError::Corrupt(leaf.offset));
-                    }
+            match self.search(client, lookup, (leaf, &bucket), deadline)? {
+                Ok(found) => return Ok(found),
+                Err(()) if before == Some((leaf, bucket)) => {
+                    return Err(TableError::Corrupt(leaf.offset));
                 }
+                Err(()) => before = Some((leaf, bucket)),
             }
-            before = Some((leaf, bucket));
             if deadline.is_over() {
                 return Err(TableError::Memory(ErrorCode::TimedOut.into()));
             }
@@ -506,9 +500,10 @@ impl RemoteTable {
             }
             self.forget(lookup);
         }
+        let mut gate: Option<(Leaf, Gate)> = None;
         loop {
             let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
-            match self.search(client, lookup, (leaf, &bucket), 0, deadline)? {
+            match self.search(client, lookup, (leaf, &bucket), deadline)? {
                 Ok(Some(found)) => {
                     let new = slot(found.slot.version() + 1);
                     if self.replace(client, lookup, &found, new, deadline)? {
@@ -516,22 +511,25 @@ impl RemoteTable {
                         return Ok(());
                     }
                 }
-                Ok(None) => match bucket.iter().position(|slot| slot.is_empty()) {
-                    None => self.partitions[lookup.partition].split(client, leaf, deadline)?,
-                    Some(place) => {
-                        self.version += 1;
-                        let new = slot(self.version);
-                        let at = self.partitions[lookup.partition].slot(
-                            leaf,
-                            lookup.hash.bucket(),
-                            place,
-                        );
-                        if self.swap(client, at, (Slot::EMPTY, new), deadline)? {
-                            self.remember_at(lookup, at, new);
-                            return self.remove_doubles(client, lookup, deadline);
+                Ok(None) => {
+                    let place = bucket.slots.iter().position(|slot| slot.is_empty());
+                    match (gate.take().filter(|(of, _)| *of == leaf), place) {
+                        (_, None) => {
+                            self.partitions[lookup.partition].split(client, leaf, deadline)?;
+                        }
+                        // Read before the slots: it shows that nothing was inserted while they were read.
+                        (None, _) => gate = Some((leaf, bucket.gate)),
+                        (Some((_, before)), Some(place)) => {
+                            let empty = bucket.slots[place];
+                            let new = slot(empty.version() + 1);
+                            let pending = Gate::pending(place, empty, new);
+                            if self.insert(client, lookup, (leaf, before), pending, deadline)? {
+                                self.remember(lookup, leaf, place, new);
+                                return Ok(());
+                            }
                         }
                     }
-                },
+                }
                 Err(()) => {}
             }
             if deadline.is_over() {
@@ -540,36 +538,72 @@ impl RemoteTable {
         }
     }
 
-    /// Removes entries of a key but the first, after an insertion: another client may have inserted the key too. The
-    /// first one is what all clients see.
-    fn remove_doubles(
+    /// Inserts an entry through the gate of its bucket, which shows that no other was inserted since it was read; false if
+    /// one was, or is being.
+    fn insert(
         &mut self,
         client: &mut MemoryClient,
         lookup: Lookup<'_>,
+        (leaf, before): (Leaf, Gate),
+        pending: Gate,
         deadline: &Deadline,
-    ) -> Result<(), TableError> {
-        loop {
-            let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
-            let fingerprint = lookup.hash.fingerprint();
-            let same = |slot: &&Slot| !slot.is_empty() && slot.fingerprint() == fingerprint;
-            if bucket.iter().filter(same).count() < 2 {
-                return Ok(());
-            }
-            let Ok(first) = self.search(client, lookup, (leaf, &bucket), 0, deadline)? else {
-                continue;
-            };
-            let Some(first) = first else {
-                return Ok(());
-            };
-            let from = first.place + 1;
-            match self.search(client, lookup, (leaf, &bucket), from, deadline)? {
-                Ok(Some(double)) => {
-                    self.replace(client, lookup, &double, Slot::EMPTY, deadline)?;
-                }
-                Ok(None) => return Ok(()),
-                Err(()) => {}
-            }
+    ) -> Result<bool, TableError> {
+        if before.is_pending() {
+            self.complete(client, lookup, (leaf, before), deadline)?;
+            return Ok(false);
         }
+        let partition = &self.partitions[lookup.partition];
+        let at = partition.slot(leaf, lookup.hash.bucket(), SLOTS);
+        let change = (Slot(before.0), Slot(pending.0));
+        Ok(self.swap(client, at, change, deadline)?
+            && self.complete(client, lookup, (leaf, pending), deadline)?)
+    }
+
+    /// Completes the insertion of a gate, of this client or another one. False if it was not, because the segment is being
+    /// split.
+    fn complete(
+        &mut self,
+        client: &mut MemoryClient,
+        lookup: Lookup<'_>,
+        (leaf, gate): (Leaf, Gate),
+        deadline: &Deadline,
+    ) -> Result<bool, TableError> {
+        between_requests();
+        let partition = &self.partitions[lookup.partition];
+        let slot = |at| partition.slot(leaf, lookup.hash.bucket(), at);
+        let (empty, entry) = gate.change();
+        let was = loop {
+            let inserted = client.compare_swap(slot(gate.slot()), empty.0, entry.0)?;
+            let mut was = None;
+            if !client.capabilities().message_order {
+                // Else the gate could open before.
+                was = Some(deadline.wait(client, inserted));
+            }
+            let opened = client.compare_swap(slot(SLOTS), gate.0, gate.idle().0)?;
+            let was = was.unwrap_or_else(|| deadline.wait(client, inserted));
+            // If that is lost, the next client that inserts opens it.
+            let opened = deadline.wait(client, opened);
+            match was {
+                Err(error) if error.code == ErrorCode::Indeterminate => {
+                    let read = client.read_word(slot(gate.slot()))?;
+                    let now = Slot(deadline.wait(client, read)?);
+                    if now != empty {
+                        break now;
+                    }
+                }
+                was => {
+                    let was = Slot(was?);
+                    match opened {
+                        Err(error) if error.code != ErrorCode::Indeterminate => {
+                            return Err(error.into());
+                        }
+                        _ => break was,
+                    }
+                }
+            }
+        };
+        // An empty slot changes through this gate only.
+        Ok(!was.is_frozen() || was.thawed() != empty)
     }
 
     /// Replaces a slot that was found; false if it has changed.
@@ -609,7 +643,7 @@ impl RemoteTable {
             let read = client.read_word(at)?;
             match Slot(deadline.wait(client, read)?) {
                 now if now == old => {}
-                now if now.thawed() == new && new != Slot::EMPTY => return Ok(true),
+                now if now.thawed() == new && !new.is_empty() => return Ok(true),
                 _ => return Err(lost.into()),
             }
         }

@@ -1,7 +1,7 @@
 //! The part of a table in one memory: its segments, and space for its entries.
 
 use super::error::TableError;
-use super::slot::{BUCKET, BUCKETS, DEPTH_MAX, KeyHash, SEGMENT, SLOTS, SegmentState, Slot};
+use super::slot::{BUCKET, BUCKETS, DEPTH_MAX, Gate, KeyHash, SEGMENT, SLOTS, SegmentState, Slot};
 use farside::ErrorCode;
 use farside::onesided::{
     Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress, RemoteHeap, RequestId,
@@ -38,7 +38,25 @@ pub(super) struct Leaf {
     node: usize,
 }
 
-pub(super) type Bucket = [Slot; SLOTS];
+/// The slots of a bucket, and its gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bucket {
+    pub(super) slots: [Slot; SLOTS],
+    pub(super) gate: Gate,
+}
+
+impl Bucket {
+    fn decode(bytes: &[u8]) -> Self {
+        let words: [Slot; SLOTS + 1] = slots(bytes);
+        let gate = Gate(words[SLOTS].0);
+        Self { slots: std::array::from_fn(|at| words[at]), gate }
+    }
+
+    /// Whether a client has begun to split its segment.
+    pub(super) fn is_frozen(&self) -> bool {
+        Slot(self.gate.0).is_frozen() || self.slots.iter().any(|slot| slot.is_frozen())
+    }
+}
 
 pub(super) struct Partition {
     at: RemoteAddress,
@@ -141,7 +159,7 @@ impl Partition {
     pub(super) fn bucket(&self) -> Result<Bucket, TableError> {
         let mut bytes = [0; BUCKET as usize];
         self.buffer.read(0, &mut bytes)?;
-        Ok(slots(&bytes))
+        Ok(Bucket::decode(&bytes))
     }
 
     /// Reads bytes from an offset.
@@ -282,8 +300,8 @@ impl Partition {
         let entries: Vec<(u64, Slot)> = (0..BUCKETS)
             .flat_map(|bucket| {
                 let at = (BUCKET * (bucket + 1)) as usize;
-                let bucket_slots: Bucket = slots(&bytes[at..at + BUCKET as usize]);
-                bucket_slots.into_iter().map(move |slot| (bucket, slot.thawed()))
+                let slots = Bucket::decode(&bytes[at..at + BUCKET as usize]).slots;
+                slots.into_iter().map(move |slot| (bucket, slot.thawed()))
             })
             .filter(|(_, slot)| !slot.is_empty())
             .collect();

@@ -1,9 +1,10 @@
 //! Words of the table's segments, and the form of entries.
 //!
 //! ```text
-//! segment  state, 8 bytes | 120 bytes unused | 31 buckets of 16 slots
-//! slot     63 | 62     56 | 55       40 | 39  36 | 35      0
-//!          frozen | version | fingerprint | size | place / 64
+//! segment  state, 8 bytes | 120 bytes unused | 31 buckets of 15 slots and a gate
+//! slot     63     | 62      | 61   58 | 57     51 | 50       39 | 38  35 | 34      0
+//!          frozen | -       | -       | version   | fingerprint | size   | place / 64, zero: empty
+//! gate     frozen | pending | slot    | of the empty slot; the entry that is inserted there, or was last
 //! entry    hash, 8 bytes | checksum, 8 | bytes of the key, 4 | of the value, 4 | key | value
 //! ```
 
@@ -13,31 +14,33 @@ use crate::dht::hash::hash;
 pub(super) const SEGMENT: u64 = 4096;
 pub(super) const BUCKET: u64 = 128;
 pub(super) const BUCKETS: u64 = 31;
-pub(super) const SLOTS: usize = 16;
+pub(super) const SLOTS: usize = 15;
 /// Bytes of an entry before its key.
 pub(super) const ENTRY_HEADER: usize = 24;
 /// Most levels of splits.
 pub(super) const DEPTH_MAX: u32 = 32;
 
 const FROZEN: u64 = 1 << 63;
-const VERSION_SHIFT: u32 = 56;
-const FINGERPRINT_SHIFT: u32 = 40;
-const SIZE_SHIFT: u32 = 36;
+const PENDING: u64 = 1 << 62;
+const SLOT_SHIFT: u32 = 58;
+const VERSION_SHIFT: u32 = 51;
+const VERSION_MASK: u64 = 0x7f << VERSION_SHIFT;
+const FINGERPRINT_SHIFT: u32 = 39;
+const FINGERPRINT_MASK: u64 = 0xfff;
+const SIZE_SHIFT: u32 = 35;
 const PLACE_MASK: u64 = (1 << SIZE_SHIFT) - 1;
 
-/// A slot: where an entry is.
+/// A slot: where an entry is. Each change raises the version, also to empty and back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(pub(super) u64);
 
 impl Slot {
-    pub(super) const EMPTY: Self = Self(0);
-
     /// Of an entry in an object at `offset`, of at least `bytes` bytes: a power of two from 64 on.
     pub(super) const fn new(version: u64, fingerprint: u64, bytes: u64, offset: u64) -> Self {
         let size = bytes.div_ceil(64).next_power_of_two().trailing_zeros() as u64;
         Self(
-            (version & 0x7f) << VERSION_SHIFT
-                | (fingerprint & 0xffff) << FINGERPRINT_SHIFT
+            version << VERSION_SHIFT & VERSION_MASK
+                | (fingerprint & FINGERPRINT_MASK) << FINGERPRINT_SHIFT
                 | size << SIZE_SHIFT
                 | (offset / 64),
         )
@@ -56,11 +59,16 @@ impl Slot {
     }
 
     pub(super) const fn is_empty(self) -> bool {
-        self.thawed().0 == 0
+        self.0 & PLACE_MASK == 0
+    }
+
+    /// The slot after the removal of its entry.
+    pub(super) const fn emptied(self) -> Self {
+        Self((self.version() + 1) << VERSION_SHIFT & VERSION_MASK)
     }
 
     pub(super) const fn fingerprint(self) -> u64 {
-        self.0 >> FINGERPRINT_SHIFT & 0xffff
+        self.0 >> FINGERPRINT_SHIFT & FINGERPRINT_MASK
     }
 
     pub(super) const fn offset(self) -> u64 {
@@ -73,7 +81,40 @@ impl Slot {
     }
 
     pub(super) const fn version(self) -> u64 {
-        self.0 >> VERSION_SHIFT & 0x7f
+        (self.0 & VERSION_MASK) >> VERSION_SHIFT
+    }
+}
+
+/// The last word of a bucket: one entry at a time is inserted into the bucket, and who meets it completes that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Gate(pub(super) u64);
+
+impl Gate {
+    /// Of an insertion into the empty slot `at` of a bucket.
+    pub(super) const fn pending(at: usize, empty: Slot, entry: Slot) -> Self {
+        let entry = entry.0 & !VERSION_MASK | empty.0 & VERSION_MASK;
+        Self(PENDING | (at as u64) << SLOT_SHIFT | entry)
+    }
+
+    pub(super) const fn is_pending(self) -> bool {
+        self.0 & PENDING != 0
+    }
+
+    /// The gate once the insertion is complete.
+    pub(super) const fn idle(self) -> Self {
+        Self(self.0 & !PENDING)
+    }
+
+    pub(super) const fn slot(self) -> usize {
+        (self.0 >> SLOT_SHIFT & 15) as usize
+    }
+
+    /// The slot before the insertion, and after.
+    pub(super) const fn change(self) -> (Slot, Slot) {
+        let version = self.0 & VERSION_MASK;
+        let next = Slot(version).emptied().0;
+        let entry = self.0 & (VERSION_MASK - 1) & ((1 << VERSION_SHIFT) - 1);
+        (Slot(version), Slot(next | entry))
     }
 }
 
@@ -112,7 +153,7 @@ impl KeyHash {
     }
 
     pub(super) const fn fingerprint(self) -> u64 {
-        self.0 & 0xffff
+        self.0 & FINGERPRINT_MASK
     }
 
     pub(super) const fn bucket(self) -> u64 {
@@ -158,14 +199,19 @@ mod tests {
     #[test]
     fn slots_keep_their_fields_apart() {
         for (version, fingerprint, bytes, offset) in
-            [(0, 0, 1, 64), (127, 0xffff, 65_280, (1 << 42) - 64), (5, 9, 65, 4096)]
+            [(0, 0, 1, 64), (126, 0xfff, 65_280, (1 << 41) - 64), (5, 9, 65, 4096)]
         {
-            let slot = Slot::new(version, fingerprint, bytes, offset);
-            assert_eq!((slot.version(), slot.fingerprint()), (version, fingerprint));
+            let slot = Slot::new(version + 1, fingerprint, bytes, offset);
+            assert_eq!((slot.version(), slot.fingerprint()), (version + 1, fingerprint));
             assert!(slot.offset() == offset && slot.bytes() >= bytes && !slot.is_frozen());
             assert!(slot.frozen().is_frozen() && slot.frozen().thawed() == slot);
+            assert!(!slot.is_empty() && slot.emptied().is_empty());
+            let empty = Slot(version << VERSION_SHIFT);
+            let gate = Gate::pending(14, empty, slot);
+            assert!(gate.is_pending() && !gate.idle().is_pending() && gate.slot() == 14);
+            assert_eq!(gate.change(), (empty, slot));
         }
-        assert!(Slot::EMPTY.frozen().is_empty());
+        assert_eq!(Slot::new(127, 1, 1, 64).emptied(), Slot(0));
     }
 
     #[test]
