@@ -36,7 +36,7 @@ use farside::onesided::{Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddre
 use partition::{Bucket, Leaf, Partition, Shape};
 use slot::{ENTRY_HEADER, Gate, KeyHash, SLOTS, Slot, decode_entry, encode_entry};
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries that a client remembers the places of, 32 B each.
 const REMEMBERED: usize = 1 << 16;
@@ -78,6 +78,8 @@ pub struct RemoteTable {
     freed: Vec<(usize, RemoteAddress, u64)>,
     /// For entries that are read together.
     together: Option<Buffer>,
+    /// Before the last READ of a bucket.
+    looked: Instant,
 }
 
 /// A key on its way.
@@ -153,6 +155,7 @@ impl RemoteTable {
             entry: Vec::new(),
             freed: Vec::with_capacity(FREED),
             together: None,
+            looked: Instant::now(),
         })
     }
 
@@ -412,6 +415,7 @@ impl RemoteTable {
         let partition = &mut self.partitions[lookup.partition];
         loop {
             between_requests();
+            self.looked = Instant::now();
             let leaf = partition.leaf(lookup.hash);
             let read = partition.read_bucket(client, leaf, lookup.hash.bucket())?;
             partition.wait(client, read, deadline)?;
@@ -421,6 +425,12 @@ impl RemoteTable {
             }
             partition.split(client, leaf, deadline)?;
         }
+    }
+
+    /// Whether an entry may have been freed and used again since the bucket was read: this thread has stood still for long.
+    fn is_stale(&self) -> bool {
+        let grace = self.partitions.iter().map(|partition| partition.heap.options().grace).min();
+        self.looked.elapsed() >= grace.unwrap_or_default()
     }
 
     /// Finds a key in a bucket; `Err(())` if an entry was replaced meanwhile.
@@ -442,6 +452,9 @@ impl RemoteTable {
                 return Err(TableError::Corrupt(slot.offset()));
             }
             let entry = partition.read(client, slot.offset(), bytes, deadline)?;
+            if self.is_stale() {
+                return Ok(Err(()));
+            }
             match decode_entry(&entry) {
                 Some((key, value)) if key == lookup.key => {
                     let value = value.to_vec();
@@ -470,7 +483,7 @@ impl RemoteTable {
             let (leaf, bucket) = self.bucket(client, lookup, deadline)?;
             match self.search(client, lookup, (leaf, &bucket), deadline)? {
                 Ok(found) => return Ok(found),
-                Err(()) if before == Some((leaf, bucket)) => {
+                Err(()) if before == Some((leaf, bucket)) && !self.is_stale() => {
                     return Err(TableError::Corrupt(leaf.offset));
                 }
                 Err(()) => before = Some((leaf, bucket)),
