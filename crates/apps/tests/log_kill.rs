@@ -1,4 +1,4 @@
-//! Writers of a log that are killed while they append: whole records are left, and everybody else goes on.
+//! Writers of a log that are killed while they append: whole records are left, and the other programs continue.
 //!
 //! The test executable starts itself again as a writer, which appends until it is killed.
 

@@ -1,4 +1,4 @@
-//! Clients of a table in one-sided memory that are killed: each operation is done or not done, and the others go on.
+//! Clients of a table in one-sided memory that are killed: each operation is done or not done, and the others continue.
 //!
 //! The test executable starts itself again as a client, which works until it is killed.
 

@@ -70,7 +70,7 @@ fn clients_change_a_word_in_turn(make: &Make) {
     }
 }
 
-/// A client that has started again goes on with its number.
+/// A client that has started again continues with its number.
 fn numbers_are_taken_again(make: &Make) {
     let server = lend(&make());
     let (mut client, memory) = client(&make(), &server);

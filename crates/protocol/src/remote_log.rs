@@ -2,7 +2,7 @@
 //!
 //! The reader does not know how long the place is. It marks the first word as closing, then those behind it, in order, up
 //! to a record or the end of what was reserved: no writer commits there any more. Then it stores the length in the first
-//! word. Others may do the same at the same time, or go on where one has stopped.
+//! word. Others may do the same at the same time, or continue where one has stopped.
 //!
 //! A word behind the first must not be marked before the one in front of it: a record that is committed meanwhile would
 //! have its own bytes changed.
@@ -55,7 +55,7 @@ impl HoleCloser {
         self.step
     }
 
-    /// Goes on after a mark: `was` is what the word said before.
+    /// Continues after a mark: `was` is what the word said before.
     pub fn marked(&mut self, was: PlaceState) {
         let CloseStep::Mark(at) = self.step else {
             return;
@@ -69,7 +69,7 @@ impl HoleCloser {
         };
     }
 
-    /// Goes on after a check.
+    /// Continues after a check.
     pub fn checked(&mut self, is_record: bool) {
         if let CloseStep::Check(at, _) = self.step {
             self.step = if is_record { self.seal(at) } else { self.after(at) };

@@ -427,7 +427,7 @@ impl RemoteTable {
         }
     }
 
-    /// Whether an entry may have been freed and used again since the bucket was read: this thread has stood still for long.
+    /// Whether an entry may have been freed and used again since the bucket was read: this thread was not scheduled for long.
     fn is_stale(&self) -> bool {
         let grace = self.partitions.iter().map(|partition| partition.heap.options().grace).min();
         self.looked.elapsed() >= grace.unwrap_or_default()

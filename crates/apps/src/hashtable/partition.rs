@@ -192,7 +192,7 @@ impl Partition {
         Ok(waited?)
     }
 
-    /// Splits a segment, or goes on with a split that another client has begun; takes note of its halves.
+    /// Splits a segment, or continues a split that another client has begun, and records its halves.
     ///
     /// Its slots are frozen one by one: no client changes them any more. The halves are written, and then the segment's
     /// state names them. Every client that meets a frozen slot does all of this by itself; the first one wins.

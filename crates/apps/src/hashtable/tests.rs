@@ -189,7 +189,7 @@ thread_local! {
     static PAUSES: RefCell<Option<Random>> = const { RefCell::new(None) };
 }
 
-/// The fault of a test: a client that stands still for a short time, now and then.
+/// The fault of a test: a client that pauses for a short time at random.
 pub(super) fn let_others_in() {
     let pause =
         PAUSES.with_borrow_mut(|random| random.as_mut().map_or(0, |random| random.below(16)));
@@ -200,7 +200,7 @@ pub(super) fn let_others_in() {
     }
 }
 
-/// Histories of a few keys of one bucket by several clients that stand still at any place, each explained by one order.
+/// Histories of a few keys of one bucket by several clients that pause between any two requests: each history has one order that explains it.
 #[test]
 fn operations_on_a_key_are_linearizable() {
     const OPERATIONS: u64 = 250;

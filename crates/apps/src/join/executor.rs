@@ -129,7 +129,7 @@ impl fmt::Debug for JoinExecutor {
     }
 }
 
-/// The shuffle of one input: pushes rows and receives others in turn, so that full inboxes do not block each other.
+/// The shuffle of one input: pushes rows and receives others alternately, so that full inboxes do not block each other.
 struct Exchange<'a> {
     sender: ShuffleSender,
     inbox: ShuffleInbox,

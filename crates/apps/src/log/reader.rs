@@ -20,7 +20,7 @@ const HOLE_MAX: u64 = (1 << 24) - 1;
 /// The naps of a reader that waits.
 const NAPS: Range<Duration> = Duration::from_micros(5)..Duration::from_micros(500);
 
-/// Where a reader is in a log. Another reader goes on from there ([`Log::reader_at`](super::Log::reader_at)), and a log
+/// Position of a reader in a log. Another reader continues there ([`Log::reader_at`](super::Log::reader_at)), and a log
 /// is trimmed up to there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogCursor {
@@ -269,7 +269,7 @@ impl LogReader {
         Err(LogError::Corrupt(at))
     }
 
-    /// Goes on to a position.
+    /// Advances to a position.
     fn passed(&mut self, next: u64) {
         self.next = next;
         self.stall = self.stall.filter(|(tail, _)| next < *tail);
@@ -282,7 +282,7 @@ impl LogReader {
             Content::Group(ranges) => self.records.extend(ranges),
             Content::Cut(cuts) if cuts.len() == self.lanes.len() => {
                 for (lane, (known, cut)) in self.lanes.iter_mut().zip(cuts).enumerate() {
-                    // Of readers that have looked at the same time one comes later, and has nothing new.
+                    // Two readers may append a cut for the same records: the later cut has nothing new.
                     if cut.tail <= known.tail {
                         continue;
                     }
@@ -398,7 +398,7 @@ impl LogReader {
                     CloseStep::Decided => return Ok(false),
                 }
             }
-            Ok(false) // another reader goes on
+            Ok(false) // another reader continues
         });
         self.chunk.forget();
         self.closed += u64::from(closed == Ok(true));

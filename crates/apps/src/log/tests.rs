@@ -456,7 +456,7 @@ fn late_writers_and_readers_agree() {
             let mut requests = Requests::default();
             let written = (&frame, at, 8);
             let deadline = Deadline::after(WATCHDOG);
-            // The fault: a writer that stands still before its record, or before the word.
+            // The fault: a writer that pauses before its record, or before the word.
             let is_before = random.below(2) == 0;
             std::thread::park_timeout(if is_before { pause } else { Duration::ZERO });
             appender::write_frame(&mut client, &ring, written, None, &mut requests).unwrap();

@@ -35,7 +35,7 @@ pub enum AppendMode {
 /// Appends records to a [`Log`](super::Log). One for each thread that appends.
 ///
 /// *Guarantees*: a record whose append has returned is in the log once, whole, and every reader that begins to read
-/// later finds it. *Durability*: none, as of its memory. *Lost connections*: an append goes on over the next one,
+/// later finds it. *Durability*: none, as of its memory. *Lost connections*: an append continues over the next one,
 /// and its record is in the log once. A writer that ends within an append leaves nothing, or the whole record.
 ///
 /// *Blocks* in each call until the record is in the log. *Cost* besides round trips: a copy of the record into registered

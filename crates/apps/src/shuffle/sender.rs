@@ -13,7 +13,7 @@ use farside::onesided::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// BatchRows after which batches that wait are looked after.
+/// Rows after which batches that wait are looked after.
 const PROGRESS_EVERY: u32 = 64;
 /// Time between two READs of the head of a full inbox.
 const CREDIT_INTERVAL: Duration = Duration::from_micros(20);
@@ -24,7 +24,7 @@ const KEY_BYTES: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SenderStats {
-    /// BatchRows that were pushed.
+    /// Rows that were pushed.
     pub rows: u64,
     /// Batches that were published.
     pub batches: u64,

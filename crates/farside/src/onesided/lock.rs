@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// ```
 ///
 /// *Guarantees*: of clients whose clocks run at rates within an eighth of each other, at most one holds the lock and is
-/// within its lease. A holder that is stopped for longer may go on writing: data that must not suffer checks the token,
+/// within its lease. A holder that is stopped for longer may continue to write: data that must not suffer checks the token,
 /// which rises with each holder. *Fairness*: none. *Cost*: two round trips for a free lock, one to unlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteLock {

@@ -52,7 +52,7 @@ impl Owned {
 
 /// A word of 40 bits whose atomics are executed exactly once, whatever happens to connections.
 ///
-/// Those of [`MemoryClient`] end as `Indeterminate` if their connection was lost; here the client finds out and goes on. All
+/// Those of [`MemoryClient`] end as `Indeterminate` if their connection was lost; here the client finds out and continues. All
 /// programs access the word by this type, each with a number of its own.
 ///
 /// ```
