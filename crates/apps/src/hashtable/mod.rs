@@ -598,8 +598,7 @@ impl RemoteTable {
             let opened = deadline.wait(client, opened);
             match was {
                 Err(error) if error.code == ErrorCode::Indeterminate => {
-                    let read = client.read_word(slot(gate.slot()))?;
-                    let now = Slot(deadline.wait(client, read)?);
+                    let now = Slot(deadline.read_word(client, slot(gate.slot()))?);
                     if now != empty {
                         break now;
                     }
@@ -653,8 +652,7 @@ impl RemoteTable {
                 Err(error) if error.code == ErrorCode::Indeterminate => error,
                 was => return Ok(was? == old.0),
             };
-            let read = client.read_word(at)?;
-            match Slot(deadline.wait(client, read)?) {
+            match Slot(deadline.read_word(client, at)?) {
                 now if now == old => {}
                 now if now.thawed() == new && !new.is_empty() => return Ok(true),
                 _ => return Err(lost.into()),

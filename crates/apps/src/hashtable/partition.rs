@@ -4,11 +4,10 @@ use super::error::TableError;
 use super::slot::{BUCKET, BUCKETS, DEPTH_MAX, Gate, KeyHash, SEGMENT, SLOTS, SegmentState, Slot};
 use farside::ErrorCode;
 use farside::onesided::{
-    Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress, RemoteHeap, RequestId,
+    Buffer, Deadline, HeapOptions, MemoryClient, MemoryHeader, RemoteAddress, RemoteHeap, RequestId,
 };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FSTABLE\x01");
-const CREATING: u64 = 1;
 /// Bytes before the heap.
 const HEADER: u64 = 64;
 /// Requests that are waited for together.
@@ -77,20 +76,17 @@ impl Partition {
         heap: &HeapOptions,
         deadline: &Deadline,
     ) -> Result<Self, TableError> {
-        let claimed = client.compare_swap(at, 0, CREATING)?;
-        if deadline.wait(client, claimed)? != 0 {
+        let header = MemoryHeader::new(at, MAGIC);
+        if !header.claim(client, deadline)? {
             return Err(TableError::Exists);
         }
-        let mut heap = RemoteHeap::create(client, plus(at, HEADER), heap, deadline.left())?;
+        let mut heap = RemoteHeap::create(client, at.plus(HEADER), heap, deadline.left())?;
         let root = heap.alloc(client, SEGMENT, deadline.left())?;
         let mut segment = vec![0; SEGMENT as usize];
         segment[..8].copy_from_slice(&SegmentState::Leaf.encode().to_le_bytes());
         client.write_bytes(root, &segment, deadline.left())?;
         let words = [shape.seed, shape.number, shape.count, root.offset()];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        client.write_bytes(plus(at, 8), &bytes, deadline.left())?;
-        let created = client.compare_swap(at, CREATING, MAGIC)?;
-        deadline.wait(client, created)?;
+        header.publish(client, &words, deadline)?;
         Self::with(client, at, heap, root.offset())
     }
 
@@ -99,16 +95,11 @@ impl Partition {
         at: RemoteAddress,
         deadline: &Deadline,
     ) -> Result<(Self, Shape), TableError> {
-        let mut header = [0; HEADER as usize];
-        client.read_bytes(at, &mut header, deadline.left())?;
-        let word =
-            |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
-        if word(0) != MAGIC {
-            return Err(TableError::NotATable);
-        }
-        let shape = Shape { seed: word(1), number: word(2), count: word(3) };
-        let heap = RemoteHeap::open(client, plus(at, HEADER), deadline.left())?;
-        Ok((Self::with(client, at, heap, word(4))?, shape))
+        let words = MemoryHeader::new(at, MAGIC).read(client, deadline)?;
+        let [seed, number, count, root] = words.ok_or(TableError::NotATable)?;
+        let shape = Shape { seed, number, count };
+        let heap = RemoteHeap::open(client, at.plus(HEADER), deadline.left())?;
+        Ok((Self::with(client, at, heap, root)?, shape))
     }
 
     fn with(
@@ -215,19 +206,7 @@ impl Partition {
         client.write_bytes(halves, &images, deadline.left())?;
         let (old, new) = (SegmentState::Leaf, SegmentState::Split(halves.offset()));
         let at = self.address(leaf.offset);
-        let was = loop {
-            let swapped = client.compare_swap(at, old.encode(), new.encode())?;
-            match deadline.wait(client, swapped) {
-                Err(error) if error.code == ErrorCode::Indeterminate => {}
-                was => break was?,
-            }
-            let read = client.read_word(at)?;
-            match deadline.wait(client, read)? {
-                now if now == old.encode() => {}
-                now if now == new.encode() => break old.encode(),
-                now => break now,
-            }
-        };
+        let was = deadline.replace(client, at, (old.encode(), new.encode()))?;
         if was == old.encode() {
             self.splits += 1;
             self.note(leaf, halves.offset());
@@ -322,10 +301,6 @@ impl Partition {
         }
         Ok(images)
     }
-}
-
-fn plus(at: RemoteAddress, bytes: u64) -> RemoteAddress {
-    at.memory().at(at.offset() + bytes)
 }
 
 /// Returns the slots in bytes.

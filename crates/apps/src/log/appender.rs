@@ -4,7 +4,7 @@ use super::checkpoint::Checkpoint;
 use super::error::LogError;
 use super::frame::{BatchTable, RecordFrame, VOID, place, timed_out, void_word};
 use super::layout::{GRANULE, Layout, LogRing};
-use super::ring::{Requests, replace, word};
+use super::ring::Requests;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RangeList};
 use farside::record::PlaceState;
@@ -106,7 +106,7 @@ impl Appender {
         self.void_rest(client, deadline)?;
         let wanted = bytes.max(quota);
         if self.tail_seen + wanted > self.limit() {
-            self.tail_seen = word(client, self.layout.tail(), deadline)?;
+            self.tail_seen = deadline.read_word(client, self.layout.tail())?;
             self.fits(client, self.tail_seen + wanted, deadline)?;
         }
         let since = Instant::now();
@@ -157,7 +157,7 @@ impl Appender {
             return Ok(());
         }
         let void = void_word(self.ring.seed, next, VOID, (end - next) / GRANULE);
-        replace(client, self.ring.at(next), (0, void), deadline).map(drop)
+        Ok(deadline.replace(client, self.ring.at(next), (0, void)).map(drop)?)
     }
 
     /// Writes the frame, then its first word. False if the position was closed: the frame is in the log nowhere.
@@ -178,7 +178,7 @@ impl Appender {
         requests.push(client.compare_swap(at, 0, first)?);
         let was = match requests.wait(client, deadline) {
             Err(LogError::Memory(error)) if error.code == ErrorCode::Indeterminate => {
-                replace(client, at, (0, first), deadline)?
+                deadline.replace(client, at, (0, first))?
             }
             outcome => outcome?,
         };

@@ -135,7 +135,7 @@ impl WriterLane {
         bind(client, appender, &known, deadline)?;
         let mut ends = [0; 2];
         for (offset, end) in [START, TAIL].into_iter().zip(&mut ends) {
-            let word = super::ring::word(client, plus(at, offset), deadline)?;
+            let word = deadline.read_word(client, at.plus(offset))?;
             *end = LanePosition(word).bytes();
         }
         let late = if guard.was_abandoned() { ring.record_max() } else { 0 };
@@ -161,7 +161,7 @@ impl WriterLane {
         requests: &mut Requests,
     ) -> Result<(), LogError> {
         self.word.write(0, &position.0.to_le_bytes())?;
-        requests.push(client.write(plus(self.at, offset), &self.word, 0..8)?);
+        requests.push(client.write(self.at.plus(offset), &self.word, 0..8)?);
         Ok(())
     }
 
@@ -203,8 +203,7 @@ impl WriterLane {
         self.keep(client, appender.layout.options.lease, deadline)?;
         appender.sequence += 1;
         let token = self.guard.token();
-        let first = appender.frame.seal(self.ring.seed, self.next, (token, appender.sequence))?;
-        debug_assert_ne!(first, 0);
+        appender.frame.seal(self.ring.seed, self.next, (token, appender.sequence))?;
         let end = LanePosition::new(token, self.next + bytes).ok_or(LogError::Full(bytes))?;
         let mut requests = Requests::default();
         appender.frame.in_flight = true;
@@ -237,8 +236,4 @@ impl WriterLane {
     ) -> Result<(), LogError> {
         Ok(self.guard.unlock(client, deadline.left())?)
     }
-}
-
-fn plus(at: RemoteAddress, bytes: u64) -> RemoteAddress {
-    at.memory().at(at.offset() + bytes)
 }

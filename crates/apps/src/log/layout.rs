@@ -11,7 +11,7 @@
 //! ```
 
 use super::error::LogError;
-use farside::onesided::{Deadline, MemoryClient, Publication, RemoteAddress};
+use farside::onesided::{Deadline, MemoryClient, MemoryHeader, Publication, RemoteAddress};
 use farside::record::RECORD_GRANULE;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -19,9 +19,6 @@ use std::time::Duration;
 /// Bytes of which each record takes a multiple.
 pub(super) const GRANULE: u64 = RECORD_GRANULE;
 const MAGIC: u64 = u64::from_le_bytes(*b"FSLOG\0\0\x01");
-/// In the place of the magic number while the log is being created.
-const CREATING: u64 = 1;
-const HEADER: usize = 64;
 const TAIL: u64 = 64;
 const LOCK: u64 = 128;
 const CHECKPOINT: u64 = 192;
@@ -132,16 +129,13 @@ impl Layout {
         options.check()?;
         let seed = RandomState::new().hash_one("log");
         let layout = Self::fitting(at, options, seed)?;
-        let claimed = client.compare_swap(at, 0, CREATING)?;
-        if deadline.wait(client, claimed)? != 0 {
+        let header = MemoryHeader::new(at, MAGIC);
+        if !header.claim(client, deadline)? {
             return Err(LogError::Exists);
         }
         let lease_ns = options.lease.as_nanos() as u64;
         let words = [options.bytes, options.lanes.into(), options.lane_bytes, lease_ns, seed];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        client.write_bytes(layout.plus(8), &bytes, deadline.left())?;
-        let created = client.compare_swap(at, CREATING, MAGIC)?;
-        deadline.wait(client, created)?;
+        header.publish(client, &words, deadline)?;
         Ok(layout)
     }
 
@@ -151,22 +145,13 @@ impl Layout {
         at: RemoteAddress,
         deadline: &Deadline,
     ) -> Result<Self, LogError> {
-        let magic = client.read_word(at)?;
-        if deadline.wait(client, magic)? != MAGIC {
-            return Err(LogError::NotALog);
-        }
-        let mut header = [0; HEADER];
-        client.read_bytes(at, &mut header, deadline.left())?;
-        let word =
-            |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
-        let options = LogOptions {
-            bytes: word(1),
-            lanes: u32::try_from(word(2)).map_err(|_| LogError::NotALog)?,
-            lane_bytes: word(3),
-            lease: Duration::from_nanos(word(4)),
-        };
+        let words = MemoryHeader::new(at, MAGIC).read(client, deadline)?;
+        let [bytes, lanes, lane_bytes, lease_ns, seed] = words.ok_or(LogError::NotALog)?;
+        let lanes = u32::try_from(lanes).map_err(|_| LogError::NotALog)?;
+        let lease = Duration::from_nanos(lease_ns);
+        let options = LogOptions { bytes, lanes, lane_bytes, lease };
         options.check().map_err(|_| LogError::NotALog)?;
-        Self::fitting(at, options, word(5))
+        Self::fitting(at, options, seed)
     }
 
     fn fitting(at: RemoteAddress, options: LogOptions, seed: u64) -> Result<Self, LogError> {
@@ -180,30 +165,26 @@ impl Layout {
         Ok(Self { at, options, seed })
     }
 
-    fn plus(&self, bytes: u64) -> RemoteAddress {
-        self.at.memory().at(self.at.offset() + bytes)
-    }
-
     pub(super) fn tail(&self) -> RemoteAddress {
-        self.plus(TAIL)
+        self.at.plus(TAIL)
     }
 
     pub(super) fn lock(&self) -> RemoteAddress {
-        self.plus(LOCK)
+        self.at.plus(LOCK)
     }
 
     pub(super) fn checkpoint(&self) -> RemoteAddress {
-        self.plus(CHECKPOINT)
+        self.at.plus(CHECKPOINT)
     }
 
     /// The words of a lane.
     pub(super) fn lane(&self, lane: u32) -> RemoteAddress {
-        self.plus(self.options.lanes_at() + LANE * u64::from(lane))
+        self.at.plus(self.options.lanes_at() + LANE * u64::from(lane))
     }
 
     pub(super) fn ring(&self) -> LogRing {
         LogRing {
-            at: self.plus(self.options.ring_at()),
+            at: self.at.plus(self.options.ring_at()),
             bytes: self.options.bytes,
             seed: self.seed,
         }
@@ -212,7 +193,7 @@ impl Layout {
     pub(super) fn lane_ring(&self, lane: u32) -> LogRing {
         let bytes = self.options.lane_bytes;
         let at = self.options.ring_at() + self.options.bytes + u64::from(lane) * bytes;
-        LogRing { at: self.plus(at), bytes, seed: self.seed.wrapping_add(u64::from(lane) + 1) }
+        LogRing { at: self.at.plus(at), bytes, seed: self.seed.wrapping_add(u64::from(lane) + 1) }
     }
 }
 
@@ -224,7 +205,7 @@ impl LogRing {
 
     /// Returns the address of a position.
     pub(super) fn at(&self, position: u64) -> RemoteAddress {
-        self.at.memory().at(self.at.offset() + position % self.bytes)
+        self.at.plus(position % self.bytes)
     }
 
     /// Cuts bytes from a position on where the ring ends: offset in the ring, offset in the bytes, length.

@@ -6,7 +6,6 @@ use super::error::LogError;
 use super::frame::{CLOSING, CUT, GROUP, VOID, decode, group, place, void_word};
 use super::lane::bind;
 use super::layout::{GRANULE, Layout, LogRing};
-use super::ring::{replace, word};
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteLock};
 use farside::record::{CloseStep, HoleCloser, PlaceState, RecordHeader};
 use std::collections::VecDeque;
@@ -207,7 +206,7 @@ impl LogReader {
             self.refresh(client, deadline)?;
         }
         if at >= self.tail_seen {
-            self.tail_seen = word(client, self.appender.layout.tail(), deadline)?;
+            self.tail_seen = deadline.read_word(client, self.appender.layout.tail())?;
         }
         if at >= self.tail_seen.min(self.appender.limit()) {
             let Self { appender, lanes, .. } = self;
@@ -264,7 +263,7 @@ impl LogReader {
             }
             self.chunk.forget();
             self.refresh(client, deadline)?;
-            self.tail_seen = word(client, self.appender.layout.tail(), deadline)?;
+            self.tail_seen = deadline.read_word(client, self.appender.layout.tail())?;
         }
         Err(LogError::Corrupt(at))
     }
@@ -384,7 +383,7 @@ impl LogReader {
             while !guard.left().is_zero() {
                 match closer.step() {
                     CloseStep::Mark(at) => {
-                        let was = replace(client, ring.at(at), (0, closing(at)), deadline)?;
+                        let was = deadline.replace(client, ring.at(at), (0, closing(at)))?;
                         closer.marked(place(ring.seed, at, was));
                     }
                     CloseStep::Check(at, takes) => {
@@ -392,7 +391,7 @@ impl LogReader {
                     }
                     CloseStep::Seal(at, bytes) => {
                         let void = void_word(ring.seed, at, VOID, bytes / GRANULE);
-                        let was = replace(client, ring.at(at), (closing(at), void), deadline)?;
+                        let was = deadline.replace(client, ring.at(at), (closing(at), void))?;
                         return Ok(was == closing(at));
                     }
                     CloseStep::Decided => return Ok(false),

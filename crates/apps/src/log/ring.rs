@@ -1,9 +1,8 @@
-//! Requests on rings: transfers that are cut where a ring ends, and words whose compare-and-swap is resolved.
+//! Requests on rings: transfers that are cut where a ring ends.
 
 use super::error::LogError;
 use super::layout::LogRing;
-use farside::ErrorCode;
-use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteAddress, RequestId, TransferRange};
+use farside::onesided::{Buffer, Deadline, MemoryClient, RequestId, TransferRange};
 
 /// Requests that were queued and are waited for together: at most the two parts of each of two transfers, and a word.
 #[derive(Default)]
@@ -83,36 +82,4 @@ impl LogRing {
             position += u64::from(*bytes);
         }
     }
-}
-
-/// Replaces a word that is `expected` by `new`, which no other program stores; returns the previous value. A lost
-/// compare-and-swap is resolved by reading the word.
-pub(super) fn replace(
-    client: &mut MemoryClient,
-    at: RemoteAddress,
-    (expected, new): (u64, u64),
-    deadline: &Deadline,
-) -> Result<u64, LogError> {
-    loop {
-        let swapped = client.compare_swap(at, expected, new)?;
-        match deadline.wait(client, swapped) {
-            Err(error) if error.code == ErrorCode::Indeterminate => {}
-            outcome => return Ok(outcome?),
-        }
-        match word(client, at, deadline)? {
-            now if now == expected => {}
-            now if now == new => return Ok(expected),
-            now => return Ok(now),
-        }
-    }
-}
-
-/// Reads a word.
-pub(super) fn word(
-    client: &mut MemoryClient,
-    at: RemoteAddress,
-    deadline: &Deadline,
-) -> Result<u64, LogError> {
-    let read = client.read_word(at)?;
-    Ok(deadline.wait(client, read)?)
 }

@@ -462,7 +462,7 @@ fn late_writers_and_readers_agree() {
             appender::write_frame(&mut client, &ring, written, None, &mut requests).unwrap();
             requests.wait(&mut client, &deadline).unwrap();
             std::thread::park_timeout(if is_before { Duration::ZERO } else { pause });
-            if ring::replace(&mut client, ring.at(at), (0, first), &deadline).unwrap() == 0 {
+            if deadline.replace(&mut client, ring.at(at), (0, first)).unwrap() == 0 {
                 committed.push(bytes);
             }
         }

@@ -78,8 +78,8 @@ impl RemoteAddress {
         Ok(())
     }
 
-    /// Returns the address this many bytes later.
-    pub(super) const fn plus(self, bytes: u64) -> Self {
+    /// Returns the address this many bytes later; requests check it.
+    pub const fn plus(self, bytes: u64) -> Self {
         Self { offset: self.offset.saturating_add(bytes), ..self }
     }
 }

@@ -1,7 +1,7 @@
 //! The deadline of a call that waits for several requests.
 
-use super::client::{MemoryClient, RequestId};
-use crate::Error;
+use super::client::{MemoryClient, RemoteAddress, RequestId};
+use crate::{Error, ErrorCode};
 use std::time::{Duration, Instant};
 
 /// The end of a call that waits for several requests, each of which has what is left of its time.
@@ -42,5 +42,41 @@ impl Deadline {
     /// As [`MemoryClient::wait`].
     pub fn wait(&self, client: &mut MemoryClient, request: RequestId) -> Result<u64, Error> {
         client.wait_or_forget(request, self.left())
+    }
+
+    /// Reads a word of 8 bytes. *Blocks* for a round trip.
+    ///
+    /// # Errors
+    /// As [`MemoryClient::read_word`] and [`MemoryClient::wait`].
+    pub fn read_word(&self, client: &mut MemoryClient, at: RemoteAddress) -> Result<u64, Error> {
+        let read = client.read_word(at)?;
+        self.wait(client, read)
+    }
+
+    /// Replaces a word of 8 bytes that is `expected`, and returns the previous value. A lost compare-and-swap is resolved by
+    /// reading the word: `new` must be a value that no other program stores, or one that all of them may.
+    ///
+    /// *Blocks* for a round trip.
+    ///
+    /// # Errors
+    /// As [`MemoryClient::compare_swap`] and [`MemoryClient::wait`], never `Indeterminate`.
+    pub fn replace(
+        &self,
+        client: &mut MemoryClient,
+        at: RemoteAddress,
+        (expected, new): (u64, u64),
+    ) -> Result<u64, Error> {
+        loop {
+            let swapped = client.compare_swap(at, expected, new)?;
+            match self.wait(client, swapped) {
+                Err(error) if error.code == ErrorCode::Indeterminate => {}
+                outcome => return outcome,
+            }
+            match self.read_word(client, at)? {
+                now if now == expected => {}
+                now if now == new => return Ok(expected),
+                now => return Ok(now),
+            }
+        }
     }
 }

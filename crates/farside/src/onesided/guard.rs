@@ -38,8 +38,7 @@ impl LeasedWord {
     }
 
     pub(super) fn read(&self, client: &mut MemoryClient, by: &Deadline) -> Result<u64, Error> {
-        let read = client.read_word(self.at)?;
-        by.wait(client, read)
+        by.read_word(client, self.at)
     }
 
     /// Replaces the word if it is `before`. A lost compare-and-swap is resolved by reading the word: it names the

@@ -13,6 +13,7 @@
 use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
 use super::guard::RemoteGuard;
+use super::header::MemoryHeader;
 use super::lock::RemoteLock;
 use crate::buffer::Buffer;
 use crate::setters::setters;
@@ -20,8 +21,6 @@ use crate::{Error, ErrorCode};
 use std::time::{Duration, Instant};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FSHEAP\0\x01");
-/// In the place of the magic number while the heap is being created.
-const CREATING: u64 = 1;
 const HEADER: u64 = 64;
 /// Bytes of a client's place.
 const CLIENT: u64 = 64;
@@ -208,17 +207,14 @@ impl RemoteHeap {
         options.check()?;
         fits(at, options)?;
         let deadline = Deadline::after(timeout);
-        let claimed = client.compare_swap(at, 0, CREATING)?;
-        if deadline.wait(client, claimed)? != 0 {
+        let header = MemoryHeader::new(at, MAGIC);
+        if !header.claim(client, &deadline)? {
             return Err(Error::with(ErrorCode::AddressTaken, "the memory of the heap is not zero"));
         }
         let times = [options.lease, options.grace].map(|time| time.as_nanos() as u64);
         let words =
             [options.bytes, options.chunk_bytes, options.clients.into(), times[0], times[1]];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        client.write_bytes(at.plus(8), &bytes, deadline.left())?;
-        let created = client.compare_swap(at, CREATING, MAGIC)?;
-        deadline.wait(client, created)?;
+        header.publish(client, &words, &deadline)?;
         Self::open(client, at, deadline.left())
     }
 
@@ -234,20 +230,14 @@ impl RemoteHeap {
         timeout: Duration,
     ) -> Result<Self, Error> {
         let deadline = Deadline::after(timeout);
-        let mut header = [0; HEADER as usize];
-        client.read_bytes(at, &mut header, deadline.left())?;
-        let word =
-            |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[8 * at + byte]));
-        let time = |at: usize| Duration::from_nanos(word(at));
-        let options = HeapOptions {
-            bytes: word(1),
-            chunk_bytes: word(2),
-            clients: u32::try_from(word(3)).unwrap_or(0),
-            lease: time(4),
-            grace: time(5),
-        };
-        if word(0) != MAGIC || options.check().is_err() || fits(at, &options).is_err() {
-            return Err(Error::with(ErrorCode::BadForm, "no heap is at this address"));
+        let none = || Error::with(ErrorCode::BadForm, "no heap is at this address");
+        let words = MemoryHeader::new(at, MAGIC).read(client, &deadline)?;
+        let [bytes, chunk_bytes, clients, lease_ns, grace_ns] = words.ok_or_else(none)?;
+        let clients = u32::try_from(clients).map_err(|_| none())?;
+        let [lease, grace] = [lease_ns, grace_ns].map(Duration::from_nanos);
+        let options = HeapOptions { bytes, chunk_bytes, clients, lease, grace };
+        if options.check().is_err() || fits(at, &options).is_err() {
+            return Err(none());
         }
         let (number, guard) = enter(client, at, &options, &deadline)?;
         let mut heap = Self {
@@ -338,7 +328,7 @@ impl RemoteHeap {
             let freed = client.fetch_add(word, bit)?;
             match deadline.wait(client, freed) {
                 Err(error) if error.code == ErrorCode::Indeterminate => {
-                    if self.read(client, word, 1, &deadline)?[0] & bit != 0 {
+                    if deadline.read_word(client, word)? & bit != 0 {
                         return Ok(());
                     }
                     // Within the grace the bit would still be there.
@@ -371,7 +361,7 @@ impl RemoteHeap {
             self.store(client, at, &deadline)?;
             let Chunk { number, class, taken, .. } = self.chunks[at];
             let left = if taken == [0; WORDS] { 0 } else { word_of(ORPHAN, 0, class) };
-            self.hand_over(client, number, self.word(class), left, &deadline)?;
+            deadline.replace(client, self.table(number), (self.word(class), left))?;
         }
         self.guard.unlock(client, deadline.left())
     }
@@ -573,7 +563,7 @@ impl RemoteHeap {
                 Err(error) if error.code == ErrorCode::Indeterminate => {}
                 done => return done.map(drop),
             }
-            if self.read(client, at, 1, deadline)?[0] & bits == 0 {
+            if deadline.read_word(client, at)? & bits == 0 {
                 return Ok(());
             }
         }
@@ -589,7 +579,7 @@ impl RemoteHeap {
         let own = self.word(class);
         let found = self.find(client, |word| word == 0, deadline)?;
         for (number, _) in found {
-            if !self.replace(client, self.table(number), (0, own), deadline)? {
+            if deadline.replace(client, self.table(number), (0, own))? != 0 {
                 continue;
             }
             client.write_bytes(self.chunk(number), &[0; CHUNK_HEADER as usize], deadline.left())?;
@@ -630,42 +620,6 @@ impl RemoteHeap {
         Ok(Vec::new())
     }
 
-    /// Replaces a word; false if it is another one. Each client stores words of its own, so that a lost compare-and-swap
-    /// is resolved by reading.
-    fn replace(
-        &mut self,
-        client: &mut MemoryClient,
-        at: RemoteAddress,
-        (expected, new): (u64, u64),
-        deadline: &Deadline,
-    ) -> Result<bool, Error> {
-        loop {
-            let swapped = client.compare_swap(at, expected, new)?;
-            match deadline.wait(client, swapped) {
-                Ok(was) => return Ok(was == expected),
-                Err(error) if error.code == ErrorCode::Indeterminate => {}
-                Err(error) => return Err(error),
-            }
-            match self.read(client, at, 1, deadline)?[0] {
-                now if now == new => return Ok(true),
-                now if now == expected => {}
-                _ => return Ok(false),
-            }
-        }
-    }
-
-    /// Stores another word for a chunk of this client.
-    fn hand_over(
-        &mut self,
-        client: &mut MemoryClient,
-        number: u64,
-        own: u64,
-        new: u64,
-        deadline: &Deadline,
-    ) -> Result<(), Error> {
-        self.replace(client, self.table(number), (own, new), deadline).map(drop)
-    }
-
     /// Gives chunks without objects back, so that they can be taken for another size; returns whether anything is free
     /// now.
     fn give_back(&mut self, client: &mut MemoryClient, deadline: &Deadline) -> Result<bool, Error> {
@@ -680,7 +634,7 @@ impl RemoteHeap {
                 at += 1;
                 continue;
             }
-            self.hand_over(client, number, self.word(class), 0, deadline)?;
+            deadline.replace(client, self.table(number), (self.word(class), 0))?;
             self.chunks.swap_remove(at);
         }
         Ok(reclaimed || self.chunks.len() < before)
@@ -745,7 +699,7 @@ impl RemoteHeap {
             for (number, word) in found {
                 let class = (word & CLASS_MASK).min(CLASSES as u64 - 1);
                 let new = self.word(class);
-                if !self.replace(client, self.table(number), (word, new), deadline)? {
+                if deadline.replace(client, self.table(number), (word, new))? != word {
                     continue;
                 }
                 let taken = self.read(client, self.chunk(number), WORDS as u64, deadline)?;

@@ -119,7 +119,7 @@ impl Publication {
         write: impl FnOnce(&mut MemoryClient, RemoteAddress) -> Result<RequestId, Error>,
     ) -> Result<u64, Error> {
         let deadline = Deadline::after(timeout);
-        let before = self.word(client, &deadline)?;
+        let before = deadline.read_word(client, self.at)?;
         let written = write(client, self.copy(before + 1))?;
         deadline.wait(client, written)?;
         let raised = client.compare_swap(self.at, before, before + 1)?;
@@ -151,7 +151,7 @@ impl Publication {
     ) -> Result<Option<u64>, Error> {
         let deadline = Deadline::after(timeout);
         if self.seen == 0 {
-            self.seen = self.word(client, &deadline)?;
+            self.seen = deadline.read_word(client, self.at)?;
         }
         for _ in 0..ATTEMPTS {
             if self.seen == 0 {
@@ -160,17 +160,11 @@ impl Publication {
             let end = at.saturating_add(self.bytes);
             let read = client.read(self.copy(self.seen), into, at..end)?;
             deadline.wait(client, read)?;
-            let now = self.word(client, &deadline)?;
+            let now = deadline.read_word(client, self.at)?;
             if std::mem::replace(&mut self.seen, now) == now {
                 return Ok(Some(now));
             }
         }
         Err(ErrorCode::Torn.into())
-    }
-
-    /// The word, read as atomics read it.
-    fn word(&self, client: &mut MemoryClient, deadline: &Deadline) -> Result<u64, Error> {
-        let read = client.read_word(self.at)?;
-        deadline.wait(client, read)
     }
 }

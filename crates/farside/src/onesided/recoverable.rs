@@ -119,8 +119,8 @@ impl RecoverableWord {
             return Err(Error::with(ErrorCode::OutOfBounds, text));
         }
         let deadline = Deadline::after(timeout);
-        let seen = Owned(read(client, at, &deadline)?);
-        let recorded = read(client, record(at, number), &deadline)?;
+        let seen = Owned(deadline.read_word(client, at)?);
+        let recorded = deadline.read_word(client, record(at, number))?;
         let last = if seen.client() == number { seen.sequence(recorded) } else { recorded };
         let sequence = last + 1;
         let (is_recorded, doubt) = (false, None);
@@ -132,7 +132,7 @@ impl RecoverableWord {
     /// # Errors
     /// As [`MemoryClient::wait`].
     pub fn load(&mut self, client: &mut MemoryClient, timeout: Duration) -> Result<u64, Error> {
-        Ok(Owned(read(client, self.at, &Deadline::after(timeout))?).value())
+        Ok(Owned(Deadline::after(timeout).read_word(client, self.at)?).value())
     }
 
     /// Adds, modulo 2^40, and returns the previous value. *Blocks*.
@@ -197,7 +197,7 @@ impl RecoverableWord {
             let seen = self.seen;
             let Some(value) = next(seen.value()) else {
                 // Nothing is changed, so the value must be that of now.
-                self.see(Owned(read(client, self.at, &deadline)?));
+                self.see(Owned(deadline.read_word(client, self.at)?));
                 if next(self.seen.value()).is_none() {
                     return Ok(self.seen.value());
                 }
@@ -242,9 +242,9 @@ impl RecoverableWord {
         new: Owned,
         deadline: &Deadline,
     ) -> Result<bool, Error> {
-        let word = Owned(read(client, self.at, deadline)?);
+        let word = Owned(deadline.read_word(client, self.at)?);
         let is_executed = word == new || {
-            self.recorded = read(client, record(self.at, self.client), deadline)?;
+            self.recorded = deadline.read_word(client, record(self.at, self.client))?;
             self.recorded >= self.sequence
         };
         self.doubt = None;
@@ -291,11 +291,6 @@ fn record(at: RemoteAddress, client: u32) -> RemoteAddress {
     at.plus(8 + 8 * u64::from(client))
 }
 
-fn read(client: &mut MemoryClient, at: RemoteAddress, deadline: &Deadline) -> Result<u64, Error> {
-    let word = client.read_word(at)?;
-    deadline.wait(client, word)
-}
-
 /// Raises a record, which only rises: repeating a lost compare-and-swap does no harm. Returns what it is then.
 fn raise(
     client: &mut MemoryClient,
@@ -303,20 +298,15 @@ fn raise(
     to: impl Fn(u64) -> u64,
     deadline: &Deadline,
 ) -> Result<u64, Error> {
-    let mut now = read(client, at, deadline)?;
+    let mut now = deadline.read_word(client, at)?;
     loop {
         let wanted = to(now);
         if wanted <= now {
             return Ok(now);
         }
-        let swapped = client.compare_swap(at, now, wanted)?;
-        match deadline.wait(client, swapped) {
-            Ok(was) if was == now => return Ok(wanted),
-            Ok(was) => now = was,
-            Err(error) if error.code == ErrorCode::Indeterminate => {
-                now = read(client, at, deadline)?
-            }
-            Err(error) => return Err(error),
+        match deadline.replace(client, at, (now, wanted))? {
+            was if was == now => return Ok(wanted),
+            was => now = was,
         }
     }
 }
