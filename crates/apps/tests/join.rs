@@ -1,34 +1,22 @@
 //! Joins of several executors, compared with a simple reference.
 
+mod fabrics;
+
+use fabrics::Make;
 use farside::ErrorCode;
-use farside::fabrics::{self, Fabric, MemFabric};
-use farside::prelude::Security;
 use farside_apps::join::{JoinExecutor, JoinKey, JoinKind, JoinOptions, JoinSide, local_join};
 use farside_apps::shuffle::{RowFormat, ShuffleError};
 use farside_testkit::{Process, Random, WATCHDOG, role, say, unique_name};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
     agrees_with_reference_on_adversarial_inputs
     agrees_with_reference_on_rows_of_any_length
     agrees_with_reference_on_many_rows
     lost_executor_fails_the_others
-) with crate::make }
+) with crate::fabrics::make }
 
-type Make = dyn Fn() -> Arc<dyn Fabric> + Sync;
 type Output = Vec<(Vec<u8>, Option<Vec<u8>>)>;
-
-fn make(name: &str) -> Box<Make> {
-    match name {
-        "mem" => {
-            let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-            Box::new(move || Arc::clone(&fabric))
-        }
-        "shm" => Box::new(|| fabrics::shared_memory().unwrap()),
-        _ => Box::new(|| fabrics::listen("tcp://127.0.0.1:0", Security::open()).unwrap()),
-    }
-}
 
 /// Every `executors`-th row from `number` on.
 fn share<T>(rows: &[T], number: u16, executors: u16) -> impl Iterator<Item = &T> {
@@ -238,7 +226,7 @@ fn is_lost(error: &ShuffleError) {
 
 #[test]
 fn wrong_options_are_refused() {
-    let fabric = fabrics::shared_memory().unwrap();
+    let fabric = farside::fabrics::shared_memory().unwrap();
     let key = |bytes, null_at| JoinSide { key: JoinKey { bytes, null_at }, ..side() };
     let cases = [
         JoinOptions { left: key(10..18, None), ..options(1) },
@@ -265,7 +253,7 @@ fn endless(mut each: impl FnMut(u64)) -> impl Iterator<Item = Vec<u8>> {
 #[test]
 fn child() {
     let Some(role) = role() else { return };
-    let fabric = fabrics::shared_memory().unwrap();
+    let fabric = farside::fabrics::shared_memory().unwrap();
     let executor = JoinExecutor::lend(&fabric, &role[0], 1, &options(2)).unwrap();
     let own = executor.addresses();
     say(&format!("addresses {} {}", own[0], own[1]));
@@ -281,7 +269,7 @@ fn child() {
 
 #[test]
 fn killed_executor_fails_the_others() {
-    let fabric = fabrics::shared_memory().unwrap();
+    let fabric = farside::fabrics::shared_memory().unwrap();
     let executor = JoinExecutor::lend(&fabric, &unique_name("join"), 0, &options(2)).unwrap();
     let own = executor.addresses();
     let mut child = Process::child(&format!("{} {} {}", unique_name("child"), own[0], own[1]));

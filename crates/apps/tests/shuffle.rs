@@ -1,14 +1,14 @@
 //! Shuffles between threads over each fabric, and between processes of which one is killed.
 
+mod fabrics;
+
+use fabrics::{Make, make};
 use farside::ErrorCode;
-use farside::fabrics::{self, Fabric, MemFabric};
-use farside::prelude::Security;
 use farside_apps::shuffle::{
     InboxOptions, Received, RowBatch, RowFormat, Rule, SenderOptions, ShuffleError, ShuffleInbox,
     ShuffleSender, destination,
 };
 use farside_testkit::{Process, Random, WATCHDOG, role, say, unique_name};
-use std::sync::Arc;
 use std::time::Duration;
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
@@ -22,21 +22,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     each_byte_is_written_once
     lost_sender_fails_its_receivers
     lost_receiver_fails_its_senders
-) with crate::make }
-
-/// Makes the fabric of an end.
-type Make = dyn Fn() -> Arc<dyn Fabric> + Sync;
-
-fn make(name: &str) -> Box<Make> {
-    match name {
-        "mem" => {
-            let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-            Box::new(move || Arc::clone(&fabric))
-        }
-        "shm" => Box::new(|| fabrics::shared_memory().unwrap()),
-        _ => Box::new(|| fabrics::listen("tcp://127.0.0.1:0", Security::open()).unwrap()),
-    }
-}
+) with crate::fabrics::make }
 
 fn lend(make: &Make, options: &InboxOptions) -> ShuffleInbox {
     ShuffleInbox::lend(&make(), &unique_name("inbox"), options).unwrap()
@@ -360,7 +346,7 @@ fn lost_receiver_fails_its_senders(make: &Make) {
 #[test]
 fn child() {
     let Some(role) = role() else { return };
-    let fabric = fabrics::shared_memory().unwrap();
+    let fabric = farside::fabrics::shared_memory().unwrap();
     match &role[0][..] {
         "send" => {
             let options = SenderOptions::default();

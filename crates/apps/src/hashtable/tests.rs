@@ -2,29 +2,19 @@
 
 use super::*;
 use crate::dht::tests::history::{HistoryEvent, KeyAction, contradiction};
-use farside::fabrics::{self, Fabric};
+use crate::fabrics::{Make, make};
 use farside::onesided::{LendOptions, MemoryClientOptions, MemoryServer, RemoteMemory};
-use farside::security::Security;
 use farside_testkit::{Random, WATCHDOG, unique_name};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-farside_testkit::on_each_fabric! { shm tcp => (
+farside_testkit::on_each_fabric! { mem shm tcp => (
     table_is_a_map
     clients_see_each_other
     operations_keep_their_requests
     wrong_use_is_refused
-) }
-
-fn fabric(name: &str, lends: bool) -> Arc<dyn Fabric> {
-    match (name, lends) {
-        ("tcp", true) => fabrics::listen("tcp://127.0.0.1:0", Security::open()).unwrap(),
-        ("tcp", false) => fabrics::open("tcp://127.0.0.1:1", Security::open()).unwrap(),
-        _ => fabrics::shared_memory().unwrap(),
-    }
-}
+) with crate::fabrics::make }
 
 fn options() -> TableOptions {
     let (lease, grace) = (Duration::from_secs(20), Duration::from_millis(50));
@@ -32,23 +22,23 @@ fn options() -> TableOptions {
 }
 
 /// Memories, whose servers do nothing.
-struct Memories {
-    fabric: String,
+struct Memories<'a> {
+    make: &'a Make,
     servers: Vec<MemoryServer>,
 }
 
-impl Memories {
-    fn new(fabric_name: &str, count: usize, bytes: u64) -> Self {
-        let lend = || {
+impl<'a> Memories<'a> {
+    fn new(make: &'a Make, count: usize, bytes: u64) -> Self {
+        let lend = |_| {
             let (name, options) = (unique_name("table"), LendOptions::default());
-            MemoryServer::lend(&fabric(fabric_name, true), &name, bytes, &options).unwrap()
+            MemoryServer::lend(&make(), &name, bytes, &options).unwrap()
         };
-        Self { fabric: fabric_name.to_owned(), servers: (0..count).map(|_| lend()).collect() }
+        Self { make, servers: (0..count).map(lend).collect() }
     }
 
     fn client(&self) -> (MemoryClient, Vec<RemoteAddress>) {
-        let fabric = fabric(&self.fabric, false);
-        let mut client = MemoryClient::new(&fabric, &MemoryClientOptions::default()).unwrap();
+        let options = MemoryClientOptions::default();
+        let mut client = MemoryClient::new(&(self.make)(), &options).unwrap();
         let open = |server: &MemoryServer| client.open(server.address(), WATCHDOG).unwrap();
         let memories: Vec<RemoteMemory> = self.servers.iter().map(open).collect();
         (client, memories.into_iter().map(|memory| memory.at(64)).collect())
@@ -72,9 +62,9 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 /// Random operations of two clients of two memories, through many splits.
-fn table_is_a_map(fabric: &str) {
+fn table_is_a_map(make: &Make) {
     const KEYS: u64 = 3000;
-    let memories = Memories::new(fabric, 2, 16 << 20);
+    let memories = Memories::new(make, 2, 16 << 20);
     let mut ends = [memories.create(), memories.open()];
     let (mut map, mut random) = (BTreeMap::new(), Random::new(11));
     for _ in 0..12_000 {
@@ -112,8 +102,8 @@ fn table_is_a_map(fabric: &str) {
     }
 }
 
-fn clients_see_each_other(fabric: &str) {
-    let memories = Memories::new(fabric, 1, 4 << 20);
+fn clients_see_each_other(make: &Make) {
+    let memories = Memories::new(make, 1, 4 << 20);
     let (mut first, mut table) = memories.create();
     let (mut second, mut other) = memories.open();
     for round in 0..50_u64 {
@@ -135,8 +125,8 @@ fn clients_see_each_other(fabric: &str) {
 }
 
 /// Work requests of operations, after a first one of each size of entry.
-fn operations_keep_their_requests(fabric: &str) {
-    let memories = Memories::new(fabric, 1, 4 << 20);
+fn operations_keep_their_requests(make: &Make) {
+    let memories = Memories::new(make, 1, 4 << 20);
     let (mut client, mut table) = memories.create();
     let (mut other, mut reader) = memories.open();
     for name in [b"warm up", b"present"] {
@@ -162,8 +152,8 @@ fn operations_keep_their_requests(fabric: &str) {
     count("insert", (6, 4), &mut table, &mut client); // entry and bucket; bucket; gate; slot and gate
 }
 
-fn wrong_use_is_refused(fabric: &str) {
-    let memories = Memories::new(fabric, 2, 2 << 20);
+fn wrong_use_is_refused(make: &Make) {
+    let memories = Memories::new(make, 2, 2 << 20);
     let (mut client, mut table) = memories.create();
     let large = table.put(&mut client, b"key", &[0; 65_280], WATCHDOG);
     assert_eq!(large, Err(TableError::TooLarge(65_283, 65_256)));
@@ -205,9 +195,9 @@ pub(super) fn let_others_in() {
 fn operations_on_a_key_are_linearizable() {
     const OPERATIONS: u64 = 250;
     const KEYS: usize = 3;
-    let mut splits = 0;
+    let (mut splits, make) = (0, make("shm"));
     for seed in 1..=12_u64 {
-        let memories = Memories::new("shm", 1, 16 << 20);
+        let memories = Memories::new(&make, 1, 16 << 20);
         let clock = AtomicU64::new(0);
         let (_creator, table) = memories.create();
         let of_bucket = |number: &u64| table.lookup(&number.to_le_bytes()).hash.bucket() == 3;

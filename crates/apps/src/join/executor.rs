@@ -3,8 +3,9 @@
 use super::options::{JoinOptions, JoinSide};
 use super::rows::Division;
 use super::table::LocalJoin;
+use crate::naps::Naps;
 use crate::shuffle::{
-    InboxOptions, Naps, Received, RowBatch, Rule, SenderOptions, ShuffleError, ShuffleInbox,
+    InboxOptions, Received, RowBatch, Rule, SenderOptions, ShuffleError, ShuffleInbox,
     ShuffleSender,
 };
 use farside::fabrics::Fabric;

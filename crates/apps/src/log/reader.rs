@@ -6,6 +6,7 @@ use super::error::LogError;
 use super::frame::{CLOSING, CUT, GROUP, VOID, decode, group, place, void_word};
 use super::lane::bind;
 use super::layout::{GRANULE, Layout, LogRing};
+use crate::naps::Naps;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteLock};
 use farside::record::{CloseStep, HoleCloser, PlaceState, RecordHeader};
 use std::collections::VecDeque;
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 const CHUNK: u64 = 64 << 10;
 /// Most granules of a hole that is closed at a time.
 const HOLE_MAX: u64 = (1 << 24) - 1;
-/// The naps of a reader that waits.
-const NAPS: Range<Duration> = Duration::from_micros(5)..Duration::from_micros(500);
 
 /// Position of a reader in a log. Another reader continues there ([`Log::reader_at`](super::Log::reader_at)), and a log
 /// is trimmed up to there.
@@ -132,7 +131,7 @@ impl LogReader {
 
     /// Returns the next record; `None` if there is none within the time.
     ///
-    /// *Blocks*: naps between attempts, longer and longer up to 0.5 ms. With a time-out of zero it looks once.
+    /// *Blocks*: yields the processor between attempts, then sleeps up to 0.5 ms. With a time-out of zero it looks once.
     ///
     /// # Errors
     /// `Trimmed`: open another reader; `Corrupt`; `Memory`: call again. A record that was not returned is returned by a later
@@ -144,7 +143,7 @@ impl LogReader {
     ) -> Result<Option<LogRecord<'_>>, LogError> {
         let until = Deadline::after(timeout);
         // A look takes some round trips, however short the time.
-        let mut nap = NAPS.start;
+        let mut naps = Naps::new();
         while self.records.is_empty() {
             let patience =
                 Deadline::after(until.left().max(self.appender.layout.options.lease * 4));
@@ -158,8 +157,7 @@ impl LogReader {
                 if until.is_over() {
                     return Ok(None);
                 }
-                std::thread::park_timeout(nap.min(until.left()));
-                nap = (nap * 2).min(NAPS.end);
+                naps.pause();
             }
         }
         self.cursor.read += 1;

@@ -3,15 +3,13 @@
 use super::frame::{VOID, void_word};
 use super::layout::GRANULE;
 use super::*;
+use crate::fabrics::{Make, make};
 use farside::ErrorCode;
-use farside::fabrics::{self, Fabric};
 use farside::onesided::{LendOptions, MemoryClientOptions, MemoryServer, RemoteMemory, VectorIo};
-use farside::security::Security;
 use farside_testkit::{Random, WATCHDOG, unique_name};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-farside_testkit::on_each_fabric! { shm tcp => (
+farside_testkit::on_each_fabric! { mem shm tcp => (
     records_are_read_in_order_once
     modes_keep_their_round_trips
     writers_and_readers_agree
@@ -24,26 +22,17 @@ farside_testkit::on_each_fabric! { shm tcp => (
     late_reader_gets_an_error
     wrong_use_is_refused
     damage_is_reported
-) }
-
-fn fabric(name: &str, lends: bool) -> Arc<dyn Fabric> {
-    match (name, lends) {
-        ("tcp", true) => fabrics::listen("tcp://127.0.0.1:0", Security::open()).unwrap(),
-        ("tcp", false) => fabrics::open("tcp://127.0.0.1:1", Security::open()).unwrap(),
-        _ => fabrics::shared_memory().unwrap(),
-    }
-}
+) with crate::fabrics::make }
 
 /// A log, and its memory.
-struct TestLog {
-    fabric: &'static str,
+struct TestLog<'a> {
+    make: &'a Make,
     server: MemoryServer,
     log: Log,
 }
 
-fn client(fabric_name: &str, server: &MemoryServer) -> (MemoryClient, RemoteMemory) {
-    let fabric = fabric(fabric_name, false);
-    let mut client = MemoryClient::new(&fabric, &MemoryClientOptions::default()).unwrap();
+fn client(make: &Make, server: &MemoryServer) -> (MemoryClient, RemoteMemory) {
+    let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
     let memory = client.open(server.address(), WATCHDOG).unwrap();
     (client, memory)
 }
@@ -53,21 +42,18 @@ fn small() -> LogOptions {
     LogOptions { bytes: 16 << 10, lanes: 4, lane_bytes: 4096, lease }
 }
 
-fn place(fabric_name: &str, options: LogOptions) -> TestLog {
-    let fabric_name = if fabric_name == "tcp" { "tcp" } else { "shm" };
-    let fabric = fabric(fabric_name, true);
-    let bytes = options.footprint();
-    let server =
-        MemoryServer::lend(&fabric, &unique_name("log"), bytes, &LendOptions::default()).unwrap();
-    let (mut client, memory) = client(fabric_name, &server);
+fn place(make: &Make, options: LogOptions) -> TestLog<'_> {
+    let (name, lend) = (unique_name("log"), LendOptions::default());
+    let server = MemoryServer::lend(&make(), &name, options.footprint(), &lend).unwrap();
+    let (mut client, memory) = client(make, &server);
     let log = Log::create(&mut client, memory.at(0), options, WATCHDOG).unwrap();
-    TestLog { fabric: fabric_name, server, log }
+    TestLog { make, server, log }
 }
 
-impl TestLog {
+impl TestLog<'_> {
     /// Another client, and the log as it sees it.
     fn open(&self) -> (MemoryClient, Log) {
-        let (mut client, memory) = client(self.fabric, &self.server);
+        let (mut client, memory) = client(self.make, &self.server);
         let log = Log::open(&mut client, memory.at(0), WATCHDOG).unwrap();
         assert_eq!(log.options(), self.log.options());
         (client, log)
@@ -92,9 +78,9 @@ fn read_all(client: &mut MemoryClient, reader: &mut LogReader) -> Vec<Vec<u8>> {
     all
 }
 
-fn records_are_read_in_order_once(fabric: &str) {
+fn records_are_read_in_order_once(make: &Make) {
     for mode in MODES {
-        let place = place(fabric, small());
+        let place = place(make, small());
         let (mut client, mut writer) = place.writer(mode);
         let mut reader = place.log.reader(&mut client, WATCHDOG);
         assert!(reader.is_err(), "a memory of another client");
@@ -137,9 +123,9 @@ fn records_are_read_in_order_once(fabric: &str) {
     }
 }
 
-fn modes_keep_their_round_trips(fabric: &str) {
+fn modes_keep_their_round_trips(make: &Make) {
     let options = LogOptions { lease: Duration::from_secs(60), ..small() };
-    let place = place(fabric, options);
+    let place = place(make, options);
     // Work requests of an append: the record and its word; a reservation before them.
     for (mode, first, later) in [(MODES[0], 3, 3), (MODES[1], 3, 2), (MODES[2], 2, 2)] {
         let (mut client, mut writer) = place.writer(mode);
@@ -158,9 +144,9 @@ fn modes_keep_their_round_trips(fabric: &str) {
 }
 
 /// Several writers of each mode, and readers that come at different times.
-fn writers_and_readers_agree(fabric: &str) {
+fn writers_and_readers_agree(make: &Make) {
     const RECORDS: u64 = 120;
-    let place = place(fabric, LogOptions { bytes: 256 << 10, lane_bytes: 64 << 10, ..small() });
+    let place = place(make, LogOptions { bytes: 256 << 10, lane_bytes: 64 << 10, ..small() });
     let modes = [MODES[0], MODES[0], MODES[1], MODES[2], MODES[2]];
     let writes = |number: usize, mode| {
         let (mut client, mut writer) = place.writer(mode);
@@ -203,8 +189,8 @@ fn writers_and_readers_agree(fabric: &str) {
     }
 }
 
-fn trimmed_bytes_are_used_again(fabric: &str) {
-    let place = place(fabric, small());
+fn trimmed_bytes_are_used_again(make: &Make) {
+    let place = place(make, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let (mut reading, log) = place.open();
     let mut reader = log.reader(&mut reading, WATCHDOG).unwrap();
@@ -223,9 +209,9 @@ fn trimmed_bytes_are_used_again(fabric: &str) {
     }
 }
 
-fn full_log_is_an_error(fabric: &str) {
+fn full_log_is_an_error(make: &Make) {
     for mode in MODES {
-        let place = place(fabric, small());
+        let place = place(make, small());
         let (mut client, mut writer) = place.writer(mode);
         let mut appended = 0;
         let full = loop {
@@ -255,8 +241,8 @@ fn reserve(client: &mut MemoryClient, log: &Log, bytes: u64) -> u64 {
     client.wait(added, WATCHDOG).unwrap()
 }
 
-fn place_of_a_dead_writer_is_closed(fabric: &str) {
-    let place = place(fabric, small());
+fn place_of_a_dead_writer_is_closed(make: &Make) {
+    let place = place(make, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let (mut dead, log) = place.open();
     writer.append(&mut client, b"before", WATCHDOG).unwrap();
@@ -289,8 +275,8 @@ fn place_of_a_dead_writer_is_closed(fabric: &str) {
 }
 
 /// A writer whose place was closed by readers puts its record elsewhere, once.
-fn closed_writer_appends_again(fabric: &str) {
-    let place = place(fabric, LogOptions { lease: Duration::from_secs(60), ..small() });
+fn closed_writer_appends_again(make: &Make) {
+    let place = place(make, LogOptions { lease: Duration::from_secs(60), ..small() });
     let (mut client, mut writer) = place.writer(AppendMode::Planned { quota_bytes: 512 });
     let first = writer.append(&mut client, b"first", WATCHDOG).unwrap().unwrap();
     let (mut other, log) = place.open();
@@ -308,8 +294,8 @@ fn closed_writer_appends_again(fabric: &str) {
     }
 }
 
-fn rest_of_a_plan_does_not_hold_readers(fabric: &str) {
-    let place = place(fabric, LogOptions { lease: Duration::from_secs(60), ..small() });
+fn rest_of_a_plan_does_not_hold_readers(make: &Make) {
+    let place = place(make, LogOptions { lease: Duration::from_secs(60), ..small() });
     let (mut client, mut writer) = place.writer(AppendMode::Planned { quota_bytes: 1024 });
     let (mut other, mut positioned) = place.writer(AppendMode::Positioned);
     writer.append(&mut client, b"planned", WATCHDOG).unwrap();
@@ -321,8 +307,8 @@ fn rest_of_a_plan_does_not_hold_readers(fabric: &str) {
     assert_eq!(all, [b"planned".to_vec(), b"positioned".to_vec()]);
 }
 
-fn lane_of_a_dead_writer_is_taken_over(fabric: &str) {
-    let place = place(fabric, LogOptions { lanes: 1, ..small() });
+fn lane_of_a_dead_writer_is_taken_over(make: &Make) {
+    let place = place(make, LogOptions { lanes: 1, ..small() });
     let (mut dead, mut writer) = place.writer(AppendMode::Lazy);
     writer.append(&mut dead, b"of the dead", WATCHDOG).unwrap();
     let (mut client, log) = place.open();
@@ -342,8 +328,8 @@ fn lane_of_a_dead_writer_is_taken_over(fabric: &str) {
     assert_eq!(read_all(&mut client, &mut reader), expected);
 }
 
-fn late_reader_gets_an_error(fabric: &str) {
-    let place = place(fabric, small());
+fn late_reader_gets_an_error(make: &Make) {
+    let place = place(make, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let (mut reading, log) = place.open();
     let [mut fast, mut slow] = [0; 2].map(|_| log.reader(&mut reading, WATCHDOG).unwrap());
@@ -374,8 +360,8 @@ fn late_reader_gets_an_error(fabric: &str) {
     assert_eq!(told, LogError::Trimmed(cursor.position()));
 }
 
-fn wrong_use_is_refused(fabric: &str) {
-    let place = place(fabric, small());
+fn wrong_use_is_refused(make: &Make) {
+    let place = place(make, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let large = writer.append(&mut client, &[0; 5000], WATCHDOG);
     assert_eq!(large, Err(LogError::TooLarge(5056, 4096)));
@@ -414,12 +400,12 @@ fn wrong_use_is_refused(fabric: &str) {
     assert!(matches!(log.writer(&mut client, quota, WATCHDOG), Err(LogError::Options(_))));
 }
 
-fn client_memory(client: &mut MemoryClient, place: &TestLog) -> RemoteMemory {
+fn client_memory(client: &mut MemoryClient, place: &TestLog<'_>) -> RemoteMemory {
     client.open(place.server.address(), WATCHDOG).unwrap()
 }
 
-fn damage_is_reported(fabric: &str) {
-    let place = place(fabric, small());
+fn damage_is_reported(make: &Make) {
+    let place = place(make, small());
     let (mut client, mut writer) = place.writer(AppendMode::Positioned);
     let at = writer.append(&mut client, &[5; 64], WATCHDOG).unwrap().unwrap();
     writer.append(&mut client, b"behind", WATCHDOG).unwrap();
@@ -440,7 +426,8 @@ fn damage_is_reported(fabric: &str) {
 fn late_writers_and_readers_agree() {
     const RECORDS: u64 = 60;
     let options = LogOptions { bytes: 512 << 10, lease: Duration::from_millis(2), ..small() };
-    let place = place("shm", options);
+    let make = make("shm");
+    let place = place(&make, options);
     let writes = |number: u64| {
         let (mut client, log) = place.open();
         let (ring, mut random) = (log.layout.ring(), Random::new(number));

@@ -2,8 +2,8 @@
 
 use super::batch::RowBatch;
 use super::layout::{HEAD, InboxLayout, SlotWord, TAIL};
-use super::wait::Naps;
 use super::{InboxOptions, ShuffleError};
+use crate::naps::Naps;
 use farside::fabrics::Fabric;
 use farside::onesided::{Deadline, LendOptions, MemoryServer};
 use std::sync::Arc;

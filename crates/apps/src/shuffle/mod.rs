@@ -36,11 +36,9 @@ mod options;
 mod sender;
 #[cfg(test)]
 mod tests;
-mod wait;
 
 pub use batch::{RowBatch, Rows};
 pub use error::ShuffleError;
 pub use inbox::{Received, ShuffleInbox};
 pub use options::{InboxOptions, RowFormat, RowRule, Rule, SenderOptions, destination};
 pub use sender::{SenderStats, ShuffleSender};
-pub(crate) use wait::Naps;

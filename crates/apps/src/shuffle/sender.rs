@@ -2,8 +2,8 @@
 
 use super::layout::{HEAD, HEADER_WORDS, InboxLayout, SlotWord, TAIL};
 use super::options::PREFIX;
-use super::wait::Naps;
 use super::{RowFormat, Rule, SenderOptions, ShuffleError, destination};
+use crate::naps::Naps;
 use farside::ErrorCode;
 use farside::fabrics::Fabric;
 use farside::onesided::{
