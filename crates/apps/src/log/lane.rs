@@ -98,25 +98,19 @@ impl WriterLane {
     ) -> Result<Self, LogError> {
         let (layout, lease) = (appender.layout, appender.layout.options.lease);
         let (lanes, first) = (layout.options.lanes, appender.number as u32);
-        // Of one that looks held the lock itself finds out whether its holder is dead.
-        for waits in [false, true] {
-            for number in (0..lanes).map(|lane| (lane.wrapping_add(first)) % lanes) {
-                let lock = RemoteLock::new(layout.lane(number), lease)?;
-                let locked = match waits {
-                    false => lock.try_lock(client, deadline.left()),
-                    true => lock.lock(client, (lease + lease / 4).min(deadline.left())),
-                };
-                match locked {
-                    Ok(guard) => {
-                        if let Some(lane) =
-                            Self::begin(client, appender, (number, guard), deadline)?
-                        {
-                            return Ok(lane);
-                        }
-                    }
-                    Err(error) if matches!(error.code, ErrorCode::Busy | ErrorCode::TimedOut) => {}
-                    Err(error) => return Err(error.into()),
-                }
+        let mut numbers: Vec<u32> =
+            (0..lanes).map(|lane| lane.wrapping_add(first) % lanes).collect();
+        while !numbers.is_empty() {
+            let lock = |number: &u32| RemoteLock::new(layout.lane(*number), lease);
+            let locks = numbers.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+            let patience = (lease + lease / 4).min(deadline.left());
+            let (at, guard) = match RemoteLock::lock_any(client, &locks, patience) {
+                Err(error) if error.code == ErrorCode::TimedOut => break,
+                locked => locked?,
+            };
+            let number = numbers.swap_remove(at);
+            if let Some(lane) = Self::begin(client, appender, (number, guard), deadline)? {
+                return Ok(lane);
             }
         }
         Err(LogError::LanesInUse)

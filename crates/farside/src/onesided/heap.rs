@@ -285,8 +285,8 @@ impl RemoteHeap {
     ) -> Result<RemoteAddress, Error> {
         let class = self.options.class(bytes)?;
         let deadline = Deadline::after(timeout);
-        self.keep(client, &deadline)?;
         loop {
+            self.keep(client, &deadline)?;
             if let Some(object) = self.ready[class as usize].pop() {
                 return Ok(object);
             }
@@ -658,24 +658,23 @@ impl RemoteHeap {
         others.sort_unstable();
         others.dedup();
         others.retain(|other| *other < u64::from(self.options.clients));
-        for other in others {
-            let lock = lock(self.at, &self.options, other as u32)?;
-            let patience = (self.options.lease + self.options.lease / 4).min(deadline.left());
-            match lock.lock(client, patience) {
-                Ok(guard) => {
-                    // Free or abandoned: no client of this number lives.
-                    let adopted = self.adopt(client, other, deadline);
-                    guard.unlock(client, deadline.left())?;
-                    if adopted? {
-                        return Ok(true);
-                    }
-                }
-                Err(error) if error.code == ErrorCode::TimedOut => {}
-                Err(error) => return Err(error),
-            }
-            self.keep(client, deadline)?;
+        if others.is_empty() {
+            return Ok(false);
         }
-        Ok(false)
+        let lock = |other: &u64| lock(self.at, &self.options, *other as u32);
+        let locks = others.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+        let patience = (self.options.lease + self.options.lease / 4).min(deadline.left());
+        match RemoteLock::lock_any(client, &locks, patience) {
+            Ok((at, guard)) => {
+                // Free or abandoned: no client of this number lives. This client's own lease may be over by now.
+                self.keep(client, deadline)?;
+                let adopted = self.adopt(client, others[at], deadline);
+                guard.unlock(client, deadline.left())?;
+                adopted
+            }
+            Err(error) if error.code == ErrorCode::TimedOut => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes over the chunks of a client that does not live, with their bits; returns whether it had any.
@@ -743,20 +742,13 @@ fn enter(
     options: &HeapOptions,
     deadline: &Deadline,
 ) -> Result<(u32, RemoteGuard), Error> {
-    // Of one that looks held the lock itself finds out whether its holder is dead.
-    for waits in [false, true] {
-        for number in 0..options.clients {
-            let lock = lock(at, options, number)?;
-            let locked = match waits {
-                false => lock.try_lock(client, deadline.left()),
-                true => lock.lock(client, (options.lease + options.lease / 4).min(deadline.left())),
-            };
-            match locked {
-                Ok(guard) => return Ok((number, guard)),
-                Err(error) if matches!(error.code, ErrorCode::Busy | ErrorCode::TimedOut) => {}
-                Err(error) => return Err(error),
-            }
-        }
+    let locks = (0..options.clients).map(|number| lock(at, options, number));
+    let locks = locks.collect::<Result<Vec<_>, _>>()?;
+    let patience = (options.lease + options.lease / 4).min(deadline.left());
+    match RemoteLock::lock_any(client, &locks, patience) {
+        Ok((number, guard)) => return Ok((number as u32, guard)),
+        Err(error) if error.code == ErrorCode::TimedOut => {}
+        Err(error) => return Err(error),
     }
     let text = format!("the heap has {} clients already", options.clients);
     Err(Error::with(ErrorCode::TooManyRequests, text))
