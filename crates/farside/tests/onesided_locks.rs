@@ -20,6 +20,7 @@ use std::time::Duration;
 farside_testkit::on_each_fabric! { mem shm tcp => (
     locked_additions_are_exact
     lock_of_a_holder_that_ended_is_taken_over
+    one_of_several_locks_is_taken
     renewed_lock_is_kept
     locks_have_their_counts
     tickets_are_served_in_their_order
@@ -131,6 +132,25 @@ fn lock_of_a_holder_that_ended_is_taken_over(make: &Make) {
         assert!(!next.was_abandoned() && next.token() > token, "{kind}");
         next.unlock(&mut second, WATCHDOG).unwrap();
     }
+}
+
+fn one_of_several_locks_is_taken(make: &Make) {
+    let (server, mut first, memory) = pair(make, "several");
+    let (mut second, its) = client_of(&make(), &server, &MemoryClientOptions::default());
+    let leases = [(0, HOUR), (64, HOUR), (128, Duration::from_millis(50))];
+    let locks = |memory: RemoteMemory| {
+        leases.map(|(at, lease)| RemoteLock::new(memory.at(at), lease).unwrap())
+    };
+    let mut guards = locks(memory).map(|lock| lock.lock(&mut first, WATCHDOG).ok());
+    // The holder of the third is found dead.
+    let (at, taken) = RemoteLock::lock_any(&mut second, &locks(its), WATCHDOG).unwrap();
+    assert!(at == 2 && taken.was_abandoned());
+    let few = Duration::from_millis(5);
+    let held = RemoteLock::lock_any(&mut second, &locks(its)[..2], few).map(drop);
+    assert_eq!(code(held), ErrorCode::TimedOut);
+    guards[1].take().unwrap().unlock(&mut first, WATCHDOG).unwrap();
+    let (at, free) = RemoteLock::lock_any(&mut second, &locks(its)[..2], WATCHDOG).unwrap();
+    assert!(at == 1 && !free.was_abandoned());
 }
 
 fn renewed_lock_is_kept(make: &Make) {

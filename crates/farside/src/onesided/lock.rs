@@ -61,8 +61,8 @@ impl RemoteLock {
         Self::lock_any(client, std::slice::from_ref(self), timeout).map(|(_, guard)| guard)
     }
 
-    /// Takes one of several locks of one lease: the first that is free, or whose holder is found dead. Returns its place in
-    /// the list too. With a time-out of a lease and a quarter it finds a dead holder, if there is one.
+    /// Takes one of several locks: the first that is free, or whose holder is found dead. Returns its place in the list too.
+    /// With a time-out of a lease and a quarter it finds a dead holder, if there is one.
     ///
     /// *Blocks* as [`lock`](Self::lock). *Cost*: a round trip for each lock that is held, in each attempt.
     ///
