@@ -37,6 +37,12 @@ fn connect(
     ShuffleSender::connect(&make(), number, addresses, options, WATCHDOG).unwrap()
 }
 
+/// A sender whose rows go to inboxes by their lengths.
+fn connect_by_length(make: &Make, number: u16, addresses: &[String]) -> ShuffleSender {
+    let rule = Rule::Custom(Box::new(by_length));
+    connect(make, number, addresses, SenderOptions { rule, ..SenderOptions::default() })
+}
+
 /// An inbox and its only sender.
 fn pair(make: &Make, options: &InboxOptions) -> (ShuffleInbox, ShuffleSender) {
     let inbox = lend(make, options);
@@ -140,9 +146,7 @@ fn rows_of_any_length_arrive(make: &Make) {
     let rows = RowFormat::Variable;
     let options = InboxOptions { senders: 2, rows, batch_bytes: 1000, slots: 4 };
     let received = run(make, 3, &options, &|addresses, number| {
-        let rule = Rule::Custom(Box::new(by_length));
-        let options = SenderOptions { rule, ..SenderOptions::default() };
-        let mut sender = connect(make, number, addresses, options);
+        let mut sender = connect_by_length(make, number, addresses);
         for row in lengths(number, 996) {
             sender.push(&row, WATCHDOG).unwrap();
         }
@@ -180,9 +184,7 @@ fn gathered_rows_arrive(make: &Make) {
     let rows = RowFormat::Variable;
     let options = InboxOptions { senders: 2, rows, batch_bytes: 1000, slots: 4 };
     let received = run(make, 3, &options, &|addresses, number| {
-        let rule = Rule::Custom(Box::new(by_length));
-        let options = SenderOptions { rule, ..SenderOptions::default() };
-        let mut sender = connect(make, number, addresses, options);
+        let mut sender = connect_by_length(make, number, addresses);
         let sent = lengths(number, 996);
         let bytes: Vec<u8> = sent
             .iter()

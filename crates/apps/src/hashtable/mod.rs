@@ -74,12 +74,16 @@ pub struct RemoteTable {
     partitions: Vec<Partition>,
     seed: u64,
     remembered: Box<[Remembered]>,
+    /// An entry that was read, or is to be written.
     entry: Vec<u8>,
+    /// Entries that were replaced: partition, object, bytes.
     freed: Vec<(usize, RemoteAddress, u64)>,
     /// For entries that are read together.
     together: Option<Buffer>,
     /// Before the last READ of a bucket.
     looked: Instant,
+    /// Within it no entry that was freed is used again.
+    grace: Duration,
 }
 
 /// A key on its way.
@@ -148,6 +152,7 @@ impl RemoteTable {
         if partitions.is_empty() {
             return Err(TableError::NotATable);
         }
+        let grace = partitions.iter().map(|partition| partition.heap.options().grace).min();
         Ok(Self {
             partitions,
             seed,
@@ -156,6 +161,7 @@ impl RemoteTable {
             freed: Vec::with_capacity(FREED),
             together: None,
             looked: Instant::now(),
+            grace: grace.unwrap_or_default(),
         })
     }
 
@@ -393,10 +399,10 @@ impl RemoteTable {
         let word = client.read_word(at)?;
         partition.wait(client, read, deadline)?;
         let now = Slot(deadline.wait(client, word)?);
-        let mut entry = vec![0; bytes as usize];
-        partition.buffer.read(0, &mut entry)?;
+        self.entry.resize(bytes as usize, 0);
+        partition.buffer.read(0, &mut self.entry)?;
         if now == slot
-            && let Some((key, value)) = decode_entry(&entry)
+            && let Some((key, value)) = decode_entry(&self.entry)
             && key == lookup.key
         {
             return Ok(Some(value.to_vec()));
@@ -429,8 +435,7 @@ impl RemoteTable {
 
     /// Whether an entry may have been freed and used again since the bucket was read: this thread was not scheduled for long.
     fn is_stale(&self) -> bool {
-        let grace = self.partitions.iter().map(|partition| partition.heap.options().grace).min();
-        self.looked.elapsed() >= grace.unwrap_or_default()
+        self.looked.elapsed() >= self.grace
     }
 
     /// Finds a key in a bucket; `Err(())` if an entry was replaced meanwhile.
@@ -451,11 +456,11 @@ impl RemoteTable {
             if bytes == 0 {
                 return Err(TableError::Corrupt(slot.offset()));
             }
-            let entry = partition.read(client, slot.offset(), bytes, deadline)?;
+            partition.read(client, (slot.offset(), bytes), &mut self.entry, deadline)?;
             if self.is_stale() {
                 return Ok(Err(()));
             }
-            match decode_entry(&entry) {
+            match decode_entry(&self.entry) {
                 Some((key, value)) if key == lookup.key => {
                     let value = value.to_vec();
                     return Ok(Ok(Some(Found { leaf, place, slot: *slot, value })));

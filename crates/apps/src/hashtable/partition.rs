@@ -157,15 +157,14 @@ impl Partition {
     pub(super) fn read(
         &mut self,
         client: &mut MemoryClient,
-        offset: u64,
-        bytes: u64,
+        (offset, bytes): (u64, u64),
+        out: &mut Vec<u8>,
         deadline: &Deadline,
-    ) -> Result<Vec<u8>, TableError> {
+    ) -> Result<(), TableError> {
         let read = client.read(self.address(offset), &self.buffer, 0..bytes)?;
         self.wait(client, read, deadline)?;
-        let mut out = vec![0; bytes as usize];
-        self.buffer.read(0, &mut out)?;
-        Ok(out)
+        out.resize(bytes as usize, 0);
+        Ok(self.buffer.read(0, out)?)
     }
 
     /// Waits for a request on the buffer.
@@ -233,8 +232,9 @@ impl Partition {
         leaf: Leaf,
         deadline: &Deadline,
     ) -> Result<(Vec<u8>, SegmentState), TableError> {
+        let mut bytes = Vec::new();
         loop {
-            let bytes = self.read(client, leaf.offset, SEGMENT, deadline)?;
+            self.read(client, (leaf.offset, SEGMENT), &mut bytes, deadline)?;
             let state = u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
             let state = SegmentState::decode(state).ok_or(TableError::Corrupt(leaf.offset))?;
             let words = bytes.chunks_exact(8).enumerate().skip(BUCKET as usize / 8);

@@ -140,6 +140,7 @@ fn operations_keep_their_requests(make: &Make) {
                 "get" => drop(table.get(client, b"present", WATCHDOG).unwrap()),
                 "miss" => drop(table.get(client, b"absent!", WATCHDOG).unwrap()),
                 "insert" => table.put(client, b"another", b"value", WATCHDOG).unwrap(),
+                "delete" => drop(table.delete(client, b"another", WATCHDOG).unwrap()),
                 _ => table.put(client, b"present", b"other", WATCHDOG).unwrap(),
             }
             let now = requests(client);
@@ -150,6 +151,7 @@ fn operations_keep_their_requests(make: &Make) {
     count("miss", (1, 1), &mut reader, &mut other); // bucket
     count("update", (2, 1), &mut table, &mut client); // entry and slot
     count("insert", (6, 4), &mut table, &mut client); // entry and bucket; bucket; gate; slot and gate
+    count("delete", (3, 3), &mut table, &mut client); // bucket, entry, slot
 }
 
 fn wrong_use_is_refused(make: &Make) {

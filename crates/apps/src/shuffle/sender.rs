@@ -681,8 +681,7 @@ fn attach(
     }
     // The magic is written last.
     loop {
-        let magic = client.read_word(memory.at(0)).map_err(failed)?;
-        if deadline.wait(client, magic).map_err(failed)? != 0 {
+        if deadline.read_word(client, memory.at(0)).map_err(failed)? != 0 {
             break;
         }
         if deadline.is_over() {

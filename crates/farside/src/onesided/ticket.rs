@@ -204,8 +204,7 @@ impl TicketLock {
             return Ok(());
         };
         for _ in 0..SLOT_POLLS {
-            let read = client.read_word(at)?;
-            let now = by.wait(client, read)?;
+            let now = by.read_word(client, at)?;
             if slot.replace(now) != Some(now) || by.is_over() {
                 break;
             }
@@ -255,8 +254,7 @@ impl TicketLock {
         by: &Deadline,
     ) -> Result<Option<TicketWord>, Error> {
         let Some(slot) = self.slot(word.ticket()) else { return Ok(None) };
-        let read = client.read_word(slot)?;
-        if !SlotWord(by.wait(client, read)?).has_left(word.ticket()) {
+        if !SlotWord(by.read_word(client, slot)?).has_left(word.ticket()) {
             return Ok(None);
         }
         let skipped = self.served.replace(client, (word.0, word.left().0), None, by)?;
