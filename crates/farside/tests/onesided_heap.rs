@@ -1,6 +1,9 @@
 //! Heaps in lent memory: objects of several clients, their deaths, and times of reuse.
 
 mod fabrics;
+mod lent;
+#[path = "hosts/proxy.rs"]
+mod proxy;
 
 use fabrics::Make;
 use farside::ErrorCode;
@@ -9,6 +12,7 @@ use farside::onesided::{
     RemoteHeap, RemoteMemory,
 };
 use farside_testkit::{Random, WATCHDOG, unique_name};
+use lent::client_of;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -32,9 +36,7 @@ fn lend(make: &Make, options: &HeapOptions) -> MemoryServer {
 }
 
 fn client(make: &Make, server: &MemoryServer) -> (MemoryClient, RemoteMemory) {
-    let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
-    let memory = client.open(server.address(), WATCHDOG).unwrap();
-    (client, memory)
+    client_of(&make(), server, &MemoryClientOptions::default())
 }
 
 fn create(make: &Make, options: &HeapOptions) -> (MemoryServer, MemoryClient, RemoteHeap) {

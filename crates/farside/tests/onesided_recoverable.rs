@@ -1,6 +1,7 @@
 //! Words whose atomics are executed exactly once, over connections that are cut.
 
 mod fabrics;
+mod lent;
 #[path = "hosts/proxy.rs"]
 mod proxy;
 
@@ -8,11 +9,10 @@ use fabrics::Make;
 use farside::ErrorCode;
 use farside::fabrics::Fabric;
 use farside::onesided::{
-    LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RecoverableWord, RemoteMemory,
+    MemoryClient, MemoryClientOptions, MemoryServer, RecoverableWord, RemoteMemory,
 };
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_testkit::{Random, WATCHDOG, unique_name};
-use proxy::Proxy;
+use lent::{BYTES, client_of, cut_pair, server, tcp};
 use std::sync::Arc;
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
@@ -23,21 +23,13 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
 
 const CLIENTS: u32 = 3;
 
-fn lend(fabric: &Arc<dyn Fabric>) -> MemoryServer {
-    let bytes = RecoverableWord::footprint(CLIENTS);
-    MemoryServer::lend(fabric, &unique_name("word"), bytes, &LendOptions::default()).unwrap()
-}
-
 fn client(fabric: &Arc<dyn Fabric>, server: &MemoryServer) -> (MemoryClient, RemoteMemory) {
-    let options = MemoryClientOptions::default().reconnect(WATCHDOG);
-    let mut client = MemoryClient::new(fabric, &options).unwrap();
-    let memory = client.open(server.address(), WATCHDOG).unwrap();
-    (client, memory)
+    client_of(fabric, server, &MemoryClientOptions::default().reconnect(WATCHDOG))
 }
 
 /// Any sequence of operations of several clients is that of one variable.
 fn clients_change_a_word_in_turn(make: &Make) {
-    let server = lend(&make());
+    let server = server(&make(), &unique_name("word"));
     let mut words: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let (mut client, memory) = client(&make(), &server);
@@ -72,7 +64,7 @@ fn clients_change_a_word_in_turn(make: &Make) {
 
 /// A client that has started again continues with its number.
 fn numbers_are_taken_again(make: &Make) {
-    let server = lend(&make());
+    let server = server(&make(), &unique_name("word"));
     let (mut client, memory) = client(&make(), &server);
     let mut sum = 0;
     for _ in 0..4 {
@@ -89,7 +81,7 @@ fn numbers_are_taken_again(make: &Make) {
 }
 
 fn wrong_words_are_refused(make: &Make) {
-    let server = lend(&make());
+    let server = server(&make(), &unique_name("word"));
     let (mut client, memory) = client(&make(), &server);
     let mut open = |offset, number, clients| {
         RecoverableWord::open(&mut client, memory.at(offset), (number, clients), WATCHDOG)
@@ -99,7 +91,7 @@ fn wrong_words_are_refused(make: &Make) {
     assert_eq!(open(0, 3, 3), Err(ErrorCode::BadConfiguration));
     assert_eq!(open(0, 0, 257), Err(ErrorCode::BadConfiguration));
     assert_eq!(open(4, 0, 2), Err(ErrorCode::Misaligned));
-    assert_eq!(open(8, 0, CLIENTS), Err(ErrorCode::OutOfBounds));
+    assert_eq!(open(BYTES - 16, 0, CLIENTS), Err(ErrorCode::OutOfBounds));
     let mut word =
         RecoverableWord::open(&mut client, memory.at(0), (0, CLIENTS), WATCHDOG).unwrap();
     let large = word.swap(&mut client, 1 << 40, WATCHDOG).map_err(|error| error.code);
@@ -107,21 +99,11 @@ fn wrong_words_are_refused(make: &Make) {
     assert_eq!(word.fetch_add(&mut client, 1, WATCHDOG), Ok(0));
 }
 
-fn tcp(hosts: Vec<farside::fabrics::Endpoint>, advertise: Option<&Proxy>) -> TcpFabric {
-    let listen = advertise.map(|_| "127.0.0.1:0".parse().unwrap());
-    let advertise = advertise.map(|way| way.at().into());
-    TcpFabric::new(TcpOptions { listen, advertise, hosts, ..TcpOptions::default() }).unwrap()
-}
-
 /// 100,000 additions of clients whose connections are cut all the time sum exactly; each previous value is returned once.
 #[test]
 fn sum_over_cut_connections_is_exact() {
     const ADDITIONS: u64 = 100_000 / CLIENTS as u64;
-    let way = Proxy::new();
-    let lender = tcp(Vec::new(), Some(&way));
-    way.leads_to(lender.listens_at().unwrap().resolve().unwrap()[0]);
-    let lender: Arc<dyn Fabric> = Arc::new(lender);
-    let server = lend(&lender);
+    let (way, server, _) = cut_pair("word");
     let adds = |number: u32| {
         let fabric: Arc<dyn Fabric> = Arc::new(tcp(vec![way.at().into()], None));
         let (mut client, memory) = client(&fabric, &server);
