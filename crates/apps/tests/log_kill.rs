@@ -59,7 +59,7 @@ fn read(client: &mut MemoryClient, reader: &mut LogReader, next: &mut BTreeMap<u
 #[test]
 fn log_survives_killed_writers() {
     let fabric = fabrics::shared_memory().unwrap();
-    let lease = Duration::from_millis(100);
+    let lease = Duration::from_millis(500);
     let options = LogOptions { bytes: 64 << 20, lanes: 2, lane_bytes: 16 << 20, lease };
     let lend = LendOptions::default();
     let server =

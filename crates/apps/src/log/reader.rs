@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// The time-out of the requests of one look, however short that of the call.
+const LOOK: Duration = Duration::from_secs(10);
 /// Bytes that are read at a time.
 const CHUNK: u64 = 64 << 10;
 /// Most granules of a hole that is closed at a time.
@@ -131,7 +133,8 @@ impl LogReader {
 
     /// Returns the next record; `None` if there is none within the time.
     ///
-    /// *Blocks*: yields the processor between attempts, then sleeps up to 0.5 ms. With a time-out of zero it looks once.
+    /// *Blocks*: yields the processor between attempts, then sleeps up to 0.5 ms. With a time-out of zero it looks once, which
+    /// takes some round trips; its requests have 10 s.
     ///
     /// # Errors
     /// `Trimmed`: open another reader; `Corrupt`; `Memory`: call again. A record that was not returned is returned by a later
@@ -142,11 +145,9 @@ impl LogReader {
         timeout: Duration,
     ) -> Result<Option<LogRecord<'_>>, LogError> {
         let until = Deadline::after(timeout);
-        // A look takes some round trips, however short the time.
         let mut naps = Naps::new();
         while self.records.is_empty() {
-            let patience =
-                Deadline::after(until.left().max(self.appender.layout.options.lease * 4));
+            let patience = Deadline::after(until.left().max(LOOK));
             let advanced = self.advance(client, &patience);
             if advanced.is_err() {
                 // A request that did not end may still write to the buffer.
