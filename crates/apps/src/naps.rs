@@ -1,5 +1,6 @@
 //! Waiting for memory that no event announces.
 
+use farside::runtime::pause;
 use std::time::Duration;
 
 /// Attempts that only yield the processor.
@@ -23,10 +24,10 @@ impl Naps {
     pub(crate) fn pause(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
         if self.attempts <= YIELDS {
-            std::thread::yield_now();
+            pause(Duration::ZERO);
             return;
         }
-        std::thread::park_timeout(self.nap);
+        pause(self.nap);
         self.nap = (self.nap * 2).min(NAP_MAX);
     }
 }

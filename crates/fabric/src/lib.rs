@@ -17,6 +17,7 @@ mod memory;
 mod parts;
 mod pending;
 mod reached;
+pub mod runtime;
 mod trace;
 #[cfg(target_os = "linux")]
 pub mod user;
@@ -30,8 +31,8 @@ use farside_base::{
 };
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use count::{CountFabric, FabricCounts};
 pub use farside_base::{Memory, OutOfBounds};
@@ -265,8 +266,7 @@ pub trait Fabric: Send + Sync {
 
     /// Returns the time by which programs over this fabric measure waits, from a start of its own; rises only.
     fn time_ns(&self) -> u64 {
-        static START: OnceLock<Instant> = OnceLock::new();
-        u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+        runtime::Instant::now().ns()
     }
 
     /// Registers a region of zeroed memory with a fresh random key.

@@ -5,8 +5,9 @@
 use crate::progress::EnginePort;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::{Backoff, SpinThenPark, WaitStep, YieldInterval};
+use farside_fabric::runtime::{Instant, pause};
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 thread_local! {
     /// Of all waits of this thread since it last slept: whether another thread wants its core changes rarely.
@@ -32,9 +33,7 @@ impl EventWait {
     /// Returns the remaining time, or an error at the deadline.
     fn check(&mut self) -> Result<Duration, Error> {
         let now = Instant::now();
-        let end = *self.end.get_or_insert_with(|| {
-            now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30))
-        });
+        let end = *self.end.get_or_insert_with(|| now + self.timeout);
         let left = end.saturating_duration_since(now);
         if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
     }
@@ -56,7 +55,7 @@ impl EventWait {
             WaitStep::Yield => {
                 self.check()?;
                 let began = Instant::now();
-                std::thread::yield_now();
+                pause(Duration::ZERO);
                 YIELDS.set(YIELDS.get().after(began.elapsed()));
                 self.spin.yielded(YIELDS.get());
             }
@@ -68,7 +67,7 @@ impl EventWait {
     /// Waits before the next poll of something that no event announces.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         if let Some(left) = self.spin()? {
-            std::thread::park_timeout(Duration::from_nanos(self.naps.next_ns()).min(left));
+            pause(Duration::from_nanos(self.naps.next_ns()).min(left));
         }
         Ok(())
     }

@@ -52,6 +52,7 @@ mod refusal;
 mod registered;
 mod resources;
 mod roots;
+pub mod runtime;
 pub mod security;
 mod session;
 mod setters;

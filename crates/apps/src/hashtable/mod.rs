@@ -24,6 +24,8 @@
 
 mod error;
 mod partition;
+#[cfg(test)]
+mod simulated;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -33,10 +35,10 @@ pub use error::TableError;
 use crate::dht::hash::scramble;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, HeapOptions, MemoryClient, RemoteAddress};
+use farside::runtime::{Instant, random};
 use partition::{Bucket, Leaf, Partition, Shape};
 use slot::{ENTRY_HEADER, Gate, KeyHash, SLOTS, Slot, decode_entry, encode_entry};
-use std::hash::{BuildHasher, RandomState};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Entries that a client remembers the places of, 32 B each.
 const REMEMBERED: usize = 1 << 16;
@@ -114,7 +116,7 @@ impl RemoteTable {
         timeout: Duration,
     ) -> Result<Self, TableError> {
         let deadline = Deadline::after(timeout);
-        let (seed, count) = (RandomState::new().hash_one("table"), places.len() as u64);
+        let (seed, count) = (random(), places.len() as u64);
         let mut partitions = Vec::new();
         for (number, at) in (0..).zip(places) {
             let bytes = at.memory().bytes().saturating_sub(at.offset() + 64);
@@ -592,33 +594,21 @@ impl RemoteTable {
         let (empty, entry) = gate.change();
         let was = loop {
             let inserted = client.compare_swap(slot(gate.slot()), empty.0, entry.0)?;
-            let mut was = None;
-            if !client.capabilities().message_order {
-                // Else the gate could open before.
-                was = Some(deadline.wait(client, inserted));
-            }
-            let opened = client.compare_swap(slot(SLOTS), gate.0, gate.idle().0)?;
-            let was = was.unwrap_or_else(|| deadline.wait(client, inserted));
-            // If that is lost, the next client that inserts opens it.
-            let opened = deadline.wait(client, opened);
-            match was {
+            match deadline.wait(client, inserted) {
                 Err(error) if error.code == ErrorCode::Indeterminate => {
                     let now = Slot(deadline.read_word(client, slot(gate.slot()))?);
                     if now != empty {
                         break now;
                     }
                 }
-                was => {
-                    let was = Slot(was?);
-                    match opened {
-                        Err(error) if error.code != ErrorCode::Indeterminate => {
-                            return Err(error.into());
-                        }
-                        _ => break was,
-                    }
-                }
+                was => break Slot(was?),
             }
         };
+        // Not before the insertion has ended: an atomic may overtake another one. If this one is lost, the next client
+        // that inserts opens the gate.
+        let opened = client.compare_swap(slot(SLOTS), gate.0, gate.idle().0)?;
+        client.submit();
+        client.forget(opened);
         // An empty slot changes through this gate only.
         Ok(!was.is_frozen() || was.thawed() != empty)
     }

@@ -150,7 +150,7 @@ fn operations_keep_their_requests(make: &Make) {
     count("get", (2, 1), &mut reader, &mut other); // entry and slot
     count("miss", (1, 1), &mut reader, &mut other); // bucket
     count("update", (2, 1), &mut table, &mut client); // entry and slot
-    count("insert", (6, 4), &mut table, &mut client); // entry and bucket; bucket; gate; slot and gate
+    count("insert", (6, 5), &mut table, &mut client); // entry and bucket; bucket; gate; slot; gate, without a wait
     count("delete", (3, 3), &mut table, &mut client); // bucket, entry, slot
 }
 

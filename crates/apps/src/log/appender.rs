@@ -8,8 +8,8 @@ use super::ring::Requests;
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RangeList};
 use farside::record::PlaceState;
+use farside::runtime::Instant;
 use std::hash::{BuildHasher, RandomState};
-use std::time::Instant;
 
 /// Positions that this program has reserved.
 #[derive(Clone, Copy)]

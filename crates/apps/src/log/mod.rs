@@ -38,6 +38,8 @@ mod layout;
 mod reader;
 mod ring;
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod tests;
 mod writer;
 

@@ -9,9 +9,10 @@ use super::layout::{GRANULE, Layout, LogRing};
 use crate::naps::Naps;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteLock};
 use farside::record::{CloseStep, HoleCloser, PlaceState, RecordHeader};
+use farside::runtime::Instant;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time-out of the requests of one look, however short that of the call.
 const LOOK: Duration = Duration::from_secs(10);

@@ -10,8 +10,9 @@ use farside::onesided::{
     Buffer, Deadline, MemoryClient, MemoryClientOptions, MemoryClientStats, RangeList,
     RemoteMemory, RequestId, TransferRange, VectorIo,
 };
+use farside::runtime::Instant;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rows after which batches that wait are looked after.
 const PROGRESS_EVERY: u32 = 64;

@@ -21,11 +21,12 @@ use crate::buffer::Buffer;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::{Access, FlushScope, FlushWay};
+use farside_fabric::runtime::Instant;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeInclusive};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Possible bytes of a block.
 const BLOCK_BYTES: RangeInclusive<u32> = 64..=1 << 20;

@@ -10,11 +10,11 @@ use crate::progress::{EnginePort, Progress};
 use crate::{Error, ErrorCode};
 use farside_base::{Access, Capabilities, FlushScope};
 use farside_fabric::Fabric;
+use farside_fabric::runtime::{Instant, random};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that [`MemoryClient::read_bytes`] and [`MemoryClient::write_bytes`] move at a time.
 const SCRATCH_BYTES: u64 = 256 * 1024;
@@ -128,7 +128,7 @@ impl MemoryClient {
             let text = format!("requests_max is {}: 1 to {REQUESTS_MAX}", options.requests_max);
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
-        let number = RandomState::new().hash_one("client");
+        let number = random();
         let engine = Engine::new(fabric, options)?;
         Ok(Self { engine, fabric: Arc::clone(fabric), number, scratch: None, sleeper: None })
     }

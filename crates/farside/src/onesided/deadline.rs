@@ -2,7 +2,8 @@
 
 use super::client::{MemoryClient, RemoteAddress, RequestId};
 use crate::{Error, ErrorCode};
-use std::time::{Duration, Instant};
+use farside_fabric::runtime::Instant;
+use std::time::Duration;
 
 /// The end of a call that waits for several requests, each of which has what is left of its time.
 ///

@@ -26,11 +26,11 @@ use farside_base::{
     Capabilities, Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken,
     RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
+use farside_fabric::runtime::{Instant, random};
 use farside_fabric::{Fabric, Posted, Stop};
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most requests of a client.
 pub(super) const REQUESTS_MAX: usize = (1 << 20) - 1;
@@ -198,7 +198,7 @@ impl Engine {
 
     /// Begins to connect to a memory server; returns the number of the memory.
     pub(super) fn open(&mut self, address: &str) -> Result<u32, Error> {
-        let connection = RandomState::new().hash_one(address);
+        let connection = random();
         let link = self.port.connect(address, &encode_hello(connection), self.queue)?;
         self.memories.push(OpenMemory {
             address: address.to_owned(),

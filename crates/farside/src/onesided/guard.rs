@@ -4,9 +4,10 @@ use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
+use farside_fabric::runtime::{Instant, pause};
 use farside_protocol::remote_lock::{SlotWord, SpinWord, TicketWord};
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Possible leases.
 const LEASES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);
@@ -88,11 +89,11 @@ impl Pauses {
     pub(super) fn pause(&mut self, by: &Deadline) {
         match &mut self.naps {
             Some(naps) if self.yields == 0 => {
-                std::thread::park_timeout(Duration::from_nanos(naps.next_ns()).min(by.left()));
+                pause(Duration::from_nanos(naps.next_ns()).min(by.left()));
             }
             _ => {
                 self.yields = self.yields.saturating_sub(1);
-                std::thread::yield_now();
+                pause(Duration::ZERO);
             }
         }
     }

@@ -18,7 +18,8 @@ use super::lock::RemoteLock;
 use crate::buffer::Buffer;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
-use std::time::{Duration, Instant};
+use farside_fabric::runtime::{Instant, pause};
+use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FSHEAP\0\x01");
 const HEADER: u64 = 64;
@@ -302,7 +303,7 @@ impl RemoteHeap {
                 let text = format!("no object of {} B is free", self.options.size(class));
                 return Err(Error::with(ErrorCode::OutOfMemory, text));
             }
-            std::thread::park_timeout(NAP);
+            pause(NAP);
         }
     }
 
@@ -745,10 +746,9 @@ fn enter(
     let locks = (0..options.clients).map(|number| lock(at, options, number));
     let locks = locks.collect::<Result<Vec<_>, _>>()?;
     let patience = (options.lease + options.lease / 4).min(deadline.left());
-    match RemoteLock::lock_any(client, &locks, patience) {
-        Ok((number, guard)) => return Ok((number as u32, guard)),
-        Err(error) if error.code == ErrorCode::TimedOut => {}
-        Err(error) => return Err(error),
+    if let Some((number, guard)) = RemoteLock::lock_any_within(client, &locks, patience, deadline)?
+    {
+        return Ok((number as u32, guard));
     }
     let text = format!("the heap has {} clients already", options.clients);
     Err(Error::with(ErrorCode::TooManyRequests, text))

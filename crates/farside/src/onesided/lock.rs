@@ -4,8 +4,9 @@ use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
 use super::guard::{HeldWord, LeasedWord, Pauses, RemoteGuard};
 use crate::{Error, ErrorCode};
+use farside_fabric::runtime::Instant;
 use farside_protocol::remote_lock::{LeaseWatch, SpinWord};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An exclusive lock in a word of remote memory, zero at first (paper 000, section III-E: a spinlock with exponential
 /// back-off).
@@ -73,24 +74,43 @@ impl RemoteLock {
         locks: &[Self],
         timeout: Duration,
     ) -> Result<(usize, RemoteGuard), Error> {
-        let (by, began) = (Deadline::after(timeout), Instant::now());
+        let by = Deadline::after(timeout);
+        Self::lock_any_within(client, locks, timeout, &by)?
+            .ok_or_else(|| ErrorCode::TimedOut.into())
+    }
+
+    /// Takes one of several locks; `None` if none was free for this time, in which it has looked at all of them.
+    pub(super) fn lock_any_within(
+        client: &mut MemoryClient,
+        locks: &[Self],
+        patience: Duration,
+        by: &Deadline,
+    ) -> Result<Option<(usize, RemoteGuard)>, Error> {
+        let (until, began) = (Deadline::after(patience), Instant::now());
+        let mut has_looked = false;
         let mut pauses = Pauses::new(locks.iter().all(|lock| lock.naps), 0);
         let watch = |lock: &Self| LeaseWatch::new(lock.word.lease.as_nanos() as u64);
         let mut watches: Vec<LeaseWatch> = locks.iter().map(watch).collect();
         loop {
             for (at, (lock, watch)) in locks.iter().zip(&mut watches).enumerate() {
-                let word = SpinWord(lock.word.read(client, &by)?);
+                let word = match lock.word.read(client, by) {
+                    Err(error) if has_looked && error.code == ErrorCode::TimedOut => {
+                        return Ok(None);
+                    }
+                    word => SpinWord(word?),
+                };
                 let is_over = watch.is_over(word.0, began.elapsed().as_nanos() as u64);
                 if (!word.is_held() || is_over)
-                    && let Some(guard) = lock.take(client, word, &by)?
+                    && let Some(guard) = lock.take(client, word, by)?
                 {
-                    return Ok((at, guard));
+                    return Ok(Some((at, guard)));
                 }
             }
-            if by.is_over() {
-                return Err(ErrorCode::TimedOut.into());
+            if until.is_over() {
+                return Ok(None);
             }
-            pauses.pause(&by);
+            has_looked = true;
+            pauses.pause(&until);
         }
     }
 

@@ -9,13 +9,12 @@ use crate::{Error, ErrorCode};
 use farside_base::{
     Access, Completion, LinkId, LocalSlice, ReceiveQueueId, RegionKind, RegionToken, WorkId,
 };
+use farside_fabric::runtime::{Thread, random, spawn};
 use farside_fabric::{Arena, Fabric, Waiter};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 
 /// The receive that an unexpected message takes.
 const GUARD: WorkId = WorkId(0);
@@ -50,7 +49,7 @@ pub struct MemoryServer {
     memory: Arena,
     shared: Arc<ServerState>,
     waiter: Arc<dyn Waiter>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// What the server and its thread share.
@@ -89,7 +88,7 @@ impl MemoryServer {
         let address = port.address().unwrap_or_else(|| name.to_owned());
         let memory = region.arena.part(0, bytes as usize).unwrap_or_else(|_| region.arena.clone());
         let token = RegionToken { bytes, ..region.token };
-        let incarnation = RandomState::new().hash_one(&address);
+        let incarnation = random();
         let (shared, waiter) = (Arc::<ServerState>::default(), port.waiter());
         let mut acceptor = Acceptor {
             port,
@@ -102,8 +101,7 @@ impl MemoryServer {
             region,
         };
         acceptor.guard();
-        let thread = std::thread::Builder::new().name("farside-lend".to_owned());
-        let thread = thread.spawn(move || acceptor.run());
+        let thread = spawn("farside-lend", move || acceptor.run());
         let thread = thread.map_err(|error| Error::with(ErrorCode::System, error.to_string()))?;
         Ok(Self { address, memory, shared, waiter, thread: Some(thread) })
     }
@@ -179,7 +177,7 @@ impl Drop for MemoryServer {
         self.waiter.wake();
         if let Some(thread) = self.thread.take() {
             // The thread does not panic; if it did, the port and the region would have ended with it.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

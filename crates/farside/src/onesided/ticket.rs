@@ -11,8 +11,9 @@ use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
 use super::guard::{HeldWord, LeasedWord, Pauses, RemoteGuard};
 use crate::{Error, ErrorCode};
+use farside_fabric::runtime::Instant;
 use farside_protocol::remote_lock::{SlotWord, TicketStep, TicketWait, TicketWord};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Each word that clients poll or add to has a line of its own.
 const LINE: u64 = 64;

@@ -3,6 +3,7 @@
 use super::SimNet;
 use super::program::ProgramCounts;
 use super::world::{LinkEnd, NodeKey, PortKey, PortState, World};
+use crate::programs;
 use farside_base::{
     Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
     RemoteRegionId, Work,
@@ -88,7 +89,7 @@ impl Fabric for SimFabric {
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let net = Arc::downgrade(&self.net.world);
-        let waiter = Arc::new(SimWaiter { net, permit: AtomicBool::new(false) });
+        let waiter = Arc::new(SimWaiter { net, permit: Arc::default() });
         let port = self.living(|world| world.open(self.node, spec, waiter))?;
         Ok(Box::new(SimPort { net: self.net.clone(), port, name: spec.listen.clone() }))
     }
@@ -147,6 +148,8 @@ impl Port for SimPort {
         });
         let requests = posted.accepted as u64;
         world.count(self.port, &ProgramCounts { posts: 1, requests, ..ProgramCounts::default() });
+        drop(world);
+        programs::point();
         posted
     }
 
@@ -182,6 +185,8 @@ impl Port for SimPort {
             ..ProgramCounts::default()
         };
         world.count_and_charge(self.port, &did);
+        drop(world);
+        programs::point();
         count
     }
 
@@ -356,7 +361,7 @@ fn take_each<T>(
 #[derive(Debug)]
 pub(super) struct SimWaiter {
     net: Weak<Mutex<World>>,
-    permit: AtomicBool,
+    permit: Arc<AtomicBool>,
 }
 
 /// Maximum jump of the clock when a thread waits and no event is scheduled.
@@ -366,6 +371,9 @@ impl Waiter for SimWaiter {
     /// Returns true also if no event is due before a distant time-out: other parts of this program must progress
     /// first.
     fn wait(&self, timeout: Option<Duration>) -> bool {
+        if let Some(program) = programs::current() {
+            return program.wait(&self.permit, timeout);
+        }
         let Some(net) = self.net.upgrade() else {
             return true;
         };

@@ -1,0 +1,168 @@
+//! Histories of the table under every schedule of a weak fabric, with faults.
+
+use super::*;
+use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_sim::linearizability::{
+    HistoryCall, KeyValue, KeyValueAnswer, KeyValueOperation, check_each,
+};
+use farside_testkit::Random;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+type Call = HistoryCall<KeyValueOperation, KeyValueAnswer>;
+
+const CLIENTS: u64 = 3;
+const KEYS: u64 = 3;
+const OTHERS: u64 = 24;
+const OPERATIONS: u64 = 14;
+/// Longer than a request takes.
+const LEASE: Duration = Duration::from_secs(1);
+/// Turns of a run, about.
+const TURNS: u64 = 6_000;
+
+/// What the clients of a run share.
+#[derive(Default)]
+struct History {
+    clock: AtomicU64,
+    /// By key.
+    calls: Mutex<Vec<(u64, Call)>>,
+    splits: AtomicU64,
+}
+
+impl History {
+    /// Records an operation, whose outcome stays unknown if its client dies within it, or its connection is lost.
+    fn record(
+        &self,
+        key: u64,
+        process: u64,
+        operation: KeyValueOperation,
+        perform: impl FnOnce() -> Result<KeyValueAnswer, TableError>,
+    ) {
+        let now = || self.clock.fetch_add(1, Ordering::SeqCst);
+        let place = {
+            let mut calls = self.calls.lock().unwrap();
+            let call = HistoryCall { process, operation, invoke_ns: now(), returned: None };
+            calls.push((key, call));
+            calls.len() - 1
+        };
+        let answer = match perform() {
+            Ok(answer) => answer,
+            Err(error) if error.code() == ErrorCode::Indeterminate => return,
+            Err(error) => panic!("{operation:?}: {error}"),
+        };
+        self.calls.lock().unwrap()[place].1.returned = Some((now(), answer));
+    }
+}
+
+/// Creates a table, one bucket of which is nearly full.
+fn create(client: &mut MemoryClient, at: RemoteAddress) {
+    let heap = HeapOptions::default().clients(8).lease(LEASE).grace(LEASE / 4);
+    let options = TableOptions { heap };
+    let mut table = RemoteTable::create(client, &[at], &options, PATIENCE).unwrap();
+    for key in &keys(&table)[KEYS as usize..][..SLOTS - KEYS as usize] {
+        table.put(client, &key.to_le_bytes(), b"", PATIENCE).unwrap();
+    }
+    table.close(client, PATIENCE).unwrap();
+}
+
+fn open(client: &mut MemoryClient, at: RemoteAddress) -> RemoteTable {
+    loop {
+        match RemoteTable::open(client, &[at], PATIENCE) {
+            Ok(table) => return table,
+            Err(TableError::NotATable) => farside::runtime::pause(NAP),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Keys of one bucket: first those with a history, then others, which make it split.
+fn keys(table: &RemoteTable) -> Vec<u64> {
+    let of_bucket = |number: &u64| table.lookup(&number.to_le_bytes()).hash.bucket() == 3;
+    (0..).filter(of_bucket).take((KEYS + OTHERS) as usize).collect()
+}
+
+/// Accepts an operation whose connection was lost.
+fn may_be_unknown(done: Result<(), TableError>) {
+    let code = done.map_err(|error| error.code());
+    assert!(matches!(code, Ok(()) | Err(ErrorCode::Indeterminate)), "{code:?}");
+}
+
+fn operate(
+    client: &mut MemoryClient,
+    table: &mut RemoteTable,
+    history: &History,
+    number: u64,
+    random: &mut Random,
+) {
+    let keys = keys(table);
+    for operation in 0..OPERATIONS {
+        let which = random.below(KEYS);
+        let key = keys[which as usize].to_le_bytes();
+        let value = number << 32 | operation;
+        match random.below(6) {
+            0 | 1 => history.record(which, number, KeyValueOperation::Delete, || {
+                let was_there = table.delete(client, &key, PATIENCE)?;
+                Ok(if was_there { KeyValueAnswer::Done } else { KeyValueAnswer::NotFound })
+            }),
+            2 | 3 => history.record(which, number, KeyValueOperation::Put(value), || {
+                table.put(client, &key, &value.to_le_bytes(), PATIENCE)?;
+                Ok(KeyValueAnswer::Done)
+            }),
+            _ => history.record(which, number, KeyValueOperation::Get, || {
+                let value = table.get(client, &key, PATIENCE)?;
+                Ok(value.map_or(KeyValueAnswer::NotFound, |value| {
+                    KeyValueAnswer::Value(u64::from_le_bytes(value.try_into().unwrap()))
+                }))
+            }),
+        }
+        let other = keys[(KEYS + random.below(OTHERS)) as usize].to_le_bytes();
+        let done = match random.below(3) {
+            0 => table.delete(client, &other, PATIENCE).map(drop),
+            1 => table.put(client, &other, b"", PATIENCE),
+            _ => Ok(()),
+        };
+        may_be_unknown(done);
+    }
+    history.splits.fetch_add(table.splits(), Ordering::Relaxed);
+}
+
+/// Returns the fingerprint of the run and the number of splits.
+fn simulate(seed: u64, with_death: bool) -> Result<(u64, u64), String> {
+    let mut scene = Scene::new(seed, 8 << 20)?;
+    let history = Arc::<History>::default();
+    let names: Vec<String> = (0..CLIENTS).map(|number| format!("client-{number}")).collect();
+    scene.client("creator", |client, memory| create(client, memory.at(64)))?;
+    for (number, name) in (0..).zip(&names) {
+        let (history, mut random) = (Arc::clone(&history), Random::new(scene.random.word()));
+        scene.client(name, move |client, memory| {
+            let mut table = open(client, memory.at(64));
+            operate(client, &mut table, &history, number, &mut random);
+        })?;
+    }
+    scene.disturb(&names, TURNS, 2 * LEASE);
+    if with_death {
+        scene.kill(&names[0], TURNS);
+    }
+    let fingerprint = scene.run()?;
+    let calls = std::mem::take(&mut *history.calls.lock().unwrap());
+    check_each(&KeyValue::Absent, calls).holds().map_err(|why| scene.trouble(&why))?;
+    Ok((fingerprint, history.splits.load(Ordering::Relaxed)))
+}
+
+const COMMAND: &str = "cargo test -p farside-apps --lib simulated_operations";
+
+#[test]
+fn simulated_operations_are_linearizable() {
+    each_seed(COMMAND, 60, |seed| simulate(seed, false).map(drop));
+}
+
+#[test]
+fn simulated_operations_of_dying_clients_are_linearizable() {
+    each_seed(COMMAND, 60, |seed| simulate(seed, true).map(drop));
+}
+
+#[test]
+fn simulated_runs_of_a_seed_are_equal() {
+    let runs = [simulate(5, true), simulate(5, true), simulate(6, true)];
+    assert!(runs[0] == runs[1] && runs[0] != runs[2], "{runs:?}");
+}

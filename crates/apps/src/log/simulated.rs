@@ -1,0 +1,185 @@
+//! Appends and readers of the log under every schedule of a weak fabric, with faults.
+
+use super::*;
+use farside::ErrorCode;
+use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_testkit::Random;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const WRITERS: u64 = 3;
+const READERS: u64 = 2;
+const APPENDS: u64 = 10;
+/// Turns of a run, about.
+const TURNS: u64 = 6_000;
+/// Longer than a request takes.
+const LEASE: Duration = Duration::from_millis(200);
+const OPTIONS: LogOptions =
+    LogOptions { bytes: 32 << 10, lanes: 4, lane_bytes: 4096, lease: LEASE };
+
+/// What the programs of a run share.
+#[derive(Default)]
+struct Seen {
+    /// Writers that have not ended.
+    writers: AtomicU64,
+    /// Records whose appends have returned: by writer and number.
+    appended: Mutex<Vec<(u64, u64)>>,
+    /// By reader.
+    read: Mutex<BTreeMap<u64, Vec<ReadRecord>>>,
+}
+
+/// Position, writer and number of a record.
+type ReadRecord = (u64, u64, u64);
+
+fn open(client: &mut MemoryClient, at: RemoteAddress) -> Log {
+    loop {
+        match Log::open(client, at, PATIENCE) {
+            Ok(log) => return log,
+            Err(LogError::NotALog) => farside::runtime::pause(NAP),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn record(writer: u64, number: u64) -> Vec<u8> {
+    let mut bytes = [writer.to_le_bytes(), number.to_le_bytes()].concat();
+    bytes.resize(16 + (number as usize * 37) % 150, writer as u8);
+    bytes
+}
+
+fn append(client: &mut MemoryClient, log: &Log, seen: &Seen, writer: u64, random: &mut Random) {
+    let modes =
+        [AppendMode::Positioned, AppendMode::Planned { quota_bytes: 512 }, AppendMode::Lazy];
+    let mode = *random.pick(&modes);
+    let (mut end, mut number) = (None, 0);
+    while number < APPENDS {
+        let Some(writer_end) = &mut end else {
+            end = open_writer(client, log, mode);
+            continue;
+        };
+        let numbers = number..number + 1 + random.below(3).min(APPENDS - number - 1);
+        let records: Vec<Vec<u8>> = numbers.clone().map(|number| record(writer, number)).collect();
+        let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+        match LogWriter::append_batch(writer_end, client, &records, PATIENCE) {
+            Ok(_) => {
+                let its = numbers.clone().map(|number| (writer, number));
+                seen.appended.lock().unwrap().extend(its);
+            }
+            Err(LogError::LanesInUse) => {
+                end = None;
+                continue;
+            }
+            Err(error) => assert_eq!(error.code(), ErrorCode::Indeterminate, "{error}"),
+        }
+        number = numbers.end;
+    }
+    if let Some(end) = end
+        && let Err(error) = end.finish(client, PATIENCE)
+    {
+        assert_eq!(error.code(), ErrorCode::Indeterminate, "{error}");
+    }
+}
+
+/// Opens a writer; `None` while its last lane, which it was too slow to keep, is not free yet.
+fn open_writer(client: &mut MemoryClient, log: &Log, mode: AppendMode) -> Option<LogWriter> {
+    match log.writer(client, mode, PATIENCE) {
+        Ok(writer) => return Some(writer),
+        Err(LogError::LanesInUse) => farside::runtime::pause(LEASE / 4),
+        Err(error) => assert_eq!(error.code(), ErrorCode::Indeterminate, "{error}"),
+    }
+    None
+}
+
+fn read(client: &mut MemoryClient, log: &Log, seen: &Seen, reader: u64) {
+    let mut end = log.reader(client, PATIENCE).unwrap();
+    loop {
+        let were_writing = seen.writers.load(Ordering::Relaxed) > 0;
+        match end.next(client, 3 * LEASE) {
+            Ok(Some(record)) => {
+                let word =
+                    |at: usize| u64::from_le_bytes(record.bytes[at..at + 8].try_into().unwrap());
+                let (writer, number) = (word(0), word(8));
+                assert_eq!(record.bytes, self::record(writer, number), "a record is torn");
+                let mut read = seen.read.lock().unwrap();
+                read.entry(reader).or_default().push((record.position, writer, number));
+            }
+            Ok(None) if !were_writing => return,
+            Ok(None) => {}
+            Err(error) => assert_eq!(error.code(), ErrorCode::Indeterminate, "{error}"),
+        }
+    }
+}
+
+/// Checks what was read: by all the same, in order, what was appended, each once.
+fn check(seen: &Seen) -> Result<(), String> {
+    let read = std::mem::take(&mut *seen.read.lock().unwrap());
+    let all = read.get(&0).cloned().unwrap_or_default();
+    for (reader, its) in &read {
+        if *its != all {
+            return Err(format!("reader {reader} has read {its:?}, reader 0 {all:?}"));
+        }
+    }
+    if !all.is_sorted_by(|one, next| one.0 <= next.0) {
+        return Err(format!("positions fall: {all:?}"));
+    }
+    for writer in 0..WRITERS {
+        let its = || all.iter().filter(|(_, of, _)| *of == writer).map(|(_, _, number)| *number);
+        let its: Vec<u64> = its().collect();
+        if !its.is_sorted_by(|one, next| one < next) {
+            return Err(format!("records of writer {writer}: {its:?}"));
+        }
+        let appended = seen.appended.lock().unwrap();
+        let lost = appended.iter().find(|(of, number)| *of == writer && !its.contains(number));
+        if let Some(lost) = lost {
+            return Err(format!("writer and record {lost:?} were appended and not read: {all:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn simulate(seed: u64, with_death: bool) -> Result<(), String> {
+    let mut scene = Scene::new(seed, OPTIONS.footprint() + 64)?;
+    let seen = Arc::<Seen>::default();
+    seen.writers.store(WRITERS - u64::from(with_death), Ordering::Relaxed);
+    scene.client("creator", |client, memory| {
+        Log::create(client, memory.at(64), OPTIONS, PATIENCE).unwrap();
+    })?;
+    let names: Vec<String> = (0..WRITERS).map(|number| format!("writer-{number}")).collect();
+    for (number, name) in (0..).zip(&names) {
+        let (seen, mut random) = (Arc::clone(&seen), Random::new(scene.random.word()));
+        scene.client(name, move |client, memory| {
+            let log = open(client, memory.at(64));
+            append(client, &log, &seen, number, &mut random);
+            if !with_death || number > 0 {
+                seen.writers.fetch_sub(1, Ordering::Relaxed);
+            }
+        })?;
+    }
+    let readers: Vec<String> = (0..READERS).map(|number| format!("reader-{number}")).collect();
+    for (number, name) in (0..).zip(&readers) {
+        let seen = Arc::clone(&seen);
+        scene.client(name, move |client, memory| {
+            let log = open(client, memory.at(64));
+            read(client, &log, &seen, number);
+        })?;
+    }
+    scene.disturb(&[names.clone(), readers].concat(), TURNS, 2 * LEASE);
+    if with_death {
+        scene.kill(&names[0], TURNS);
+    }
+    scene.run()?;
+    check(&seen).map_err(|why| scene.trouble(&why))
+}
+
+const COMMAND: &str = "cargo test -p farside-apps --lib simulated_records";
+
+#[test]
+fn simulated_records_are_read_in_order_once() {
+    each_seed(COMMAND, 40, |seed| simulate(seed, false));
+}
+
+#[test]
+fn simulated_records_of_dying_writers_are_read_in_order_once() {
+    each_seed(COMMAND, 40, |seed| simulate(seed, true));
+}

@@ -1,0 +1,168 @@
+//! Clients of memory that is lent, in a simulated network, with faults: what one seed of a test runs.
+
+use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
+use crate::programs::{Fault, Programs};
+use farside::onesided::{
+    LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
+};
+use farside::{Error, ErrorCode};
+use farside_base::{Capabilities, Random};
+use farside_fabric::Fabric;
+use farside_fabric::runtime::pause;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Of simulated time; more than any run takes.
+pub const PATIENCE: Duration = Duration::from_hours(10);
+/// Between attempts to find what another program makes.
+pub const NAP: Duration = Duration::from_micros(100);
+const LENDER: &str = "lender";
+
+/// An adapter whose requests overtake each other, with atomics. Without order only completions tell that a WRITE is
+/// placed.
+const WITHOUT_ORDER: Capabilities = Capabilities {
+    message_order: false,
+    byte_order: false,
+    completion_means_placed: true,
+    ..INFINIBAND
+};
+
+/// The seeds of a test: `runs` of them from 1 on, or as `FARSIDE_RUNS` and `FARSIDE_SEED` say.
+///
+/// # Panics
+/// If those are not numbers.
+pub fn seeds(runs: u64) -> Range<u64> {
+    let setting = |name: &str, default: u64| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
+        Err(_) => default,
+    };
+    let first = setting("FARSIDE_SEED", 1);
+    first..first.saturating_add(setting("FARSIDE_RUNS", runs))
+}
+
+/// Runs a test of each seed.
+///
+/// # Panics
+/// With what failed in the first run that did, and the command that repeats it: `command`, with `FARSIDE_SEED`.
+pub fn each_seed(command: &str, runs: u64, run: impl Fn(u64) -> Result<(), String>) {
+    for seed in seeds(runs) {
+        if let Err(why) = run(seed) {
+            panic!("{why}\nto repeat it: FARSIDE_SEED={seed} FARSIDE_RUNS=1 {command}");
+        }
+    }
+}
+
+type Lent = Arc<Mutex<Result<Option<MemoryServer>, Error>>>;
+
+/// One run: a memory server, and programs that are its clients.
+pub struct Scene {
+    /// Of the seed.
+    pub random: Random,
+    net: SimNet,
+    programs: Programs,
+    server: Lent,
+}
+
+impl Scene {
+    /// Draws a network, in which memory of this length is lent.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn new(seed: u64, bytes: u64) -> Result<Self, String> {
+        let mut random = Random::new(seed);
+        let has = *random.pick(&[INFINIBAND, SHARED_MEMORY, WITHOUT_ORDER]);
+        let drawn = SimOptions::draw(seed, has);
+        // Longer delays than some ms belong to a program that stands still.
+        let options = SimOptions { straggler_factor: drawn.straggler_factor.min(50), ..drawn };
+        let net = SimNet::new(seed, options);
+        let programs = Programs::new(&net);
+        let server: Lent = Arc::new(Mutex::new(Ok(None)));
+        let (fabric, its_server) = (net.fabric(LENDER), Arc::clone(&server));
+        let lend = move || {
+            let fabric: Arc<dyn Fabric> = fabric;
+            let lent = MemoryServer::lend(&fabric, LENDER, bytes, &LendOptions::default());
+            *its_server.lock().unwrap_or_else(PoisonError::into_inner) = lent.map(Some);
+        };
+        programs.add_service(LENDER, lend).map_err(|error| error.to_string())?;
+        Ok(Self { random, net, programs, server })
+    }
+
+    /// Adds a program that has opened the memory. Its panic ends the run.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn client(
+        &self,
+        name: &str,
+        body: impl FnOnce(&mut MemoryClient, RemoteMemory) + Send + 'static,
+    ) -> Result<(), String> {
+        let (fabric, server): (Arc<dyn Fabric>, _) =
+            (self.net.fabric(name), Arc::clone(&self.server));
+        let body = move || match open(&fabric, &server) {
+            Ok((mut client, memory)) => body(&mut client, memory),
+            Err(error) => panic!("{error}"),
+        };
+        self.programs.add(name, body).map_err(|error| error.to_string())
+    }
+
+    /// Plans faults within so many turns: programs stand still for up to this time, links are cut.
+    pub fn disturb(&mut self, clients: &[String], turns: u64, most: Duration) {
+        for client in clients {
+            for _ in 0..self.random.below(3) {
+                let fault = if self.random.one_in(2) {
+                    Fault::Cut(client.clone(), LENDER.to_owned())
+                } else {
+                    let ns = self.random.below(most.as_nanos() as u64);
+                    Fault::Stop(client.clone(), Duration::from_nanos(ns))
+                };
+                self.programs.after(self.random.below(turns), fault);
+            }
+        }
+    }
+
+    /// Plans the death of a client within so many turns.
+    pub fn kill(&mut self, client: &str, turns: u64) {
+        self.programs.after(self.random.below(turns), Fault::Kill(client.to_owned()));
+    }
+
+    /// Runs the clients to their ends; returns a hash of all that the network did.
+    ///
+    /// # Errors
+    /// A text with what failed, and the settings of the network.
+    pub fn run(&self) -> Result<u64, String> {
+        self.programs.run().map_err(|why| self.trouble(&why))?;
+        Ok(self.net.fingerprint())
+    }
+
+    /// Returns a text that says what failed, with the settings of the network.
+    pub fn trouble(&self, why: &str) -> String {
+        format!("{why}\n{}", self.net.options())
+    }
+}
+
+impl fmt::Debug for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scene({:?})", self.programs)
+    }
+}
+
+/// Opens the memory when it is lent.
+fn open(fabric: &Arc<dyn Fabric>, server: &Lent) -> Result<(MemoryClient, RemoteMemory), Error> {
+    let options = MemoryClientOptions::default().reconnect(PATIENCE);
+    let mut client = MemoryClient::new(fabric, &options)?;
+    loop {
+        if let Err(error) = &*server.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error.clone());
+        }
+        match client.open(LENDER, PATIENCE) {
+            Ok(memory) => return Ok((client, memory)),
+            // Not lent yet, or the link was cut.
+            Err(error) if [ErrorCode::NobodyListens, ErrorCode::PeerLost].contains(&error.code) => {
+                pause(NAP);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
