@@ -120,7 +120,8 @@ pub struct Thread(ThreadHandle);
 
 enum ThreadHandle {
     System(JoinHandle<()>),
-    Simulated(Arc<dyn Runtime>, u64),
+    /// By its number.
+    Simulated(u64),
 }
 
 /// Starts a thread; a simulated program starts another one.
@@ -129,11 +130,10 @@ enum ThreadHandle {
 /// Those of the system.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let handle = match entered() {
-        Some(runtime) => {
-            let thread = runtime.spawn(name, Box::new(body))?;
-            ThreadHandle::Simulated(runtime, thread)
+        Some(runtime) => ThreadHandle::Simulated(runtime.spawn(name, Box::new(body))?),
+        None => {
+            ThreadHandle::System(std::thread::Builder::new().name(name.to_owned()).spawn(body)?)
         }
-        None => ThreadHandle::System(std::thread::Builder::new().name(name.to_owned()).spawn(body)?),
     };
     Ok(Thread(handle))
 }
@@ -143,7 +143,12 @@ impl Thread {
     pub fn join(self) {
         match self.0 {
             ThreadHandle::System(thread) => drop(thread.join()),
-            ThreadHandle::Simulated(runtime, thread) => runtime.join(thread),
+            // Without a simulation around the caller, it has ended with all its threads.
+            ThreadHandle::Simulated(thread) => {
+                if let Some(runtime) = entered() {
+                    runtime.join(thread);
+                }
+            }
         }
     }
 }

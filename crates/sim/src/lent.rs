@@ -1,7 +1,7 @@
 //! Clients of memory that is lent, in a simulated network, with faults: what one seed of a test runs.
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
-use crate::programs::{Fault, Programs};
+use crate::programs::{PlannedFault, Programs};
 use farside::onesided::{
     LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
 };
@@ -107,24 +107,24 @@ impl Scene {
         self.programs.add(name, body).map_err(|error| error.to_string())
     }
 
-    /// Plans faults within so many turns: programs stand still for up to this time, links are cut.
+    /// Plans faults within that many turns: programs stand still for up to this time, links are cut.
     pub fn disturb(&mut self, clients: &[String], turns: u64, most: Duration) {
         for client in clients {
             for _ in 0..self.random.below(3) {
                 let fault = if self.random.one_in(2) {
-                    Fault::Cut(client.clone(), LENDER.to_owned())
+                    PlannedFault::Cut(client.clone(), LENDER.to_owned())
                 } else {
                     let ns = self.random.below(most.as_nanos() as u64);
-                    Fault::Stop(client.clone(), Duration::from_nanos(ns))
+                    PlannedFault::Stop(client.clone(), Duration::from_nanos(ns))
                 };
                 self.programs.after(self.random.below(turns), fault);
             }
         }
     }
 
-    /// Plans the death of a client within so many turns.
+    /// Plans the death of a client within that many turns.
     pub fn kill(&mut self, client: &str, turns: u64) {
-        self.programs.after(self.random.below(turns), Fault::Kill(client.to_owned()));
+        self.programs.after(self.random.below(turns), PlannedFault::Kill(client.to_owned()));
     }
 
     /// Runs the clients to their ends; returns a hash of all that the network did.

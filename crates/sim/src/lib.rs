@@ -17,3 +17,4 @@ pub mod litmus;
 pub mod model;
 pub mod programs;
 pub mod stage;
+mod turn;

@@ -9,9 +9,9 @@
 //! effect.
 
 use crate::fabric::SimNet;
+use crate::turn::{self, Turns};
 use farside_base::Random;
 use farside_fabric::runtime::{Runtime, enter};
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ const END_OF_TIME_NS: u64 = u64::MAX / 2;
 
 /// What happens to a node or its links at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum PlannedFault {
     /// The process of a node dies, as by kill -9.
     Kill(String),
     /// The programs of a node stand still for a time, as by SIGSTOP; its adapter does not.
@@ -50,13 +50,13 @@ struct Baton {
 
 struct Schedule {
     random: Random,
-    programs: Vec<Program>,
+    programs: Vec<SimProgram>,
     turn: Turn,
     turns: u64,
     /// Of a thousand turns, those of the network while a program could run.
     net_per_mille: u32,
     /// By the turns after which they happen.
-    faults: VecDeque<(u64, Fault)>,
+    faults: VecDeque<(u64, PlannedFault)>,
     failure: Option<String>,
     /// Whether the programs that have not ended are killed one after the other.
     is_over: bool,
@@ -68,7 +68,7 @@ enum Turn {
     Program(usize),
 }
 
-struct Program {
+struct SimProgram {
     node: String,
     phase: ProgramPhase,
     /// Whether the run ends without waiting for it.
@@ -90,30 +90,11 @@ enum ProgramPhase {
 /// The payload with which a killed program unwinds.
 struct Killed;
 
-thread_local! {
-    static CURRENT: RefCell<Option<RunningProgram>> = const { RefCell::new(None) };
-}
-
 /// The calling program.
 #[derive(Clone)]
-pub(crate) struct RunningProgram {
+struct RunningProgram {
     baton: Arc<Baton>,
     program: usize,
-}
-
-/// Returns the calling program, if the thread is one that can wait: not while it unwinds.
-pub(crate) fn current() -> Option<RunningProgram> {
-    if std::thread::panicking() {
-        return None;
-    }
-    CURRENT.with_borrow(Clone::clone)
-}
-
-/// Lets other programs run, if the calling thread is one.
-pub(crate) fn point() {
-    if let Some(handle) = current() {
-        handle.baton.switch(handle.program, ProgramPhase::Ready);
-    }
 }
 
 impl Programs {
@@ -153,7 +134,7 @@ impl Programs {
 
     /// Plans a fault after this many turns of the run: one for each step of a program and event of the network. A run
     /// that ends before is without it.
-    pub fn after(&self, turns: u64, fault: Fault) {
+    pub fn after(&self, turns: u64, fault: PlannedFault) {
         let mut state = self.baton.lock();
         let place = state.faults.partition_point(|(earlier, _)| *earlier <= turns);
         state.faults.insert(place, (turns, fault));
@@ -204,7 +185,10 @@ impl Baton {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for_driver<'a>(&'a self, mut state: MutexGuard<'a, Schedule>) -> MutexGuard<'a, Schedule> {
+    fn wait_for_driver<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Schedule>,
+    ) -> MutexGuard<'a, Schedule> {
         while state.turn != Turn::Driver {
             state = self.driver.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -223,7 +207,7 @@ impl Baton {
         let handle = RunningProgram { baton: Arc::clone(self), program };
         let thread = std::thread::Builder::new().name(format!("{node}-{name}"));
         let thread = thread.spawn(move || handle.main(body))?;
-        state.programs.push(Program {
+        state.programs.push(SimProgram {
             node: node.to_owned(),
             phase: ProgramPhase::Ready,
             is_service,
@@ -276,7 +260,7 @@ impl Baton {
         loop {
             state.turns += 1;
             self.perform_faults(state);
-            let has_ended = |program: &Program| matches!(program.phase, ProgramPhase::Ended);
+            let has_ended = |program: &SimProgram| matches!(program.phase, ProgramPhase::Ended);
             if state.programs.iter().all(|one| one.is_service || has_ended(one)) {
                 return Turn::Driver;
             }
@@ -315,25 +299,25 @@ impl Baton {
         let turns = state.turns;
         while let Some((_, fault)) = state.faults.pop_front_if(|(after, _)| *after <= turns) {
             match fault {
-                Fault::Kill(node) => {
+                PlannedFault::Kill(node) => {
                     self.net.kill(&node);
                     for program in state.of_node(&node) {
                         program.is_killed = true;
                     }
                 }
-                Fault::Stop(node, time) => {
+                PlannedFault::Stop(node, time) => {
                     for program in state.of_node(&node) {
                         program.stopped_until_ns = now_ns + time.as_nanos() as u64;
                     }
                 }
-                Fault::Cut(one, other) => drop(self.net.cut(&one, &other)),
+                PlannedFault::Cut(one, other) => drop(self.net.cut(&one, &other)),
             }
         }
     }
 }
 
 impl Schedule {
-    fn of_node(&mut self, node: &str) -> impl Iterator<Item = &mut Program> {
+    fn of_node(&mut self, node: &str) -> impl Iterator<Item = &mut SimProgram> {
         self.programs.iter_mut().filter(move |program| program.node == node)
     }
 
@@ -346,14 +330,16 @@ impl Schedule {
                     let is_set = |permit: &Arc<AtomicBool>| permit.load(Ordering::Relaxed);
                     *until_ns <= now_ns || permit.as_ref().is_some_and(is_set)
                 }
-                ProgramPhase::Joining(other) => matches!(self.programs[*other].phase, ProgramPhase::Ended),
+                ProgramPhase::Joining(other) => {
+                    matches!(self.programs[*other].phase, ProgramPhase::Ended)
+                }
                 ProgramPhase::Ended => false,
             }
     }
 
     /// Returns the next time at which a program can run, while the network is idle.
     fn next_time_ns(&self, now_ns: u64) -> Option<u64> {
-        let of_program = |one: &Program| match one.phase {
+        let of_program = |one: &SimProgram| match one.phase {
             ProgramPhase::Waiting(until_ns, _) if until_ns < END_OF_TIME_NS => {
                 Some(until_ns.max(one.stopped_until_ns))
             }
@@ -369,7 +355,7 @@ impl RunningProgram {
     /// Runs the thread of a program.
     fn main(self, body: Box<dyn FnOnce() + Send>) {
         enter(Arc::new(self.clone()));
-        CURRENT.with_borrow_mut(|current| *current = Some(self.clone()));
+        turn::enter(Arc::new(self.clone()));
         let result = catch_unwind(AssertUnwindSafe(|| {
             drop(self.baton.wait_for_turn(self.baton.lock(), self.program));
             body();
@@ -388,19 +374,24 @@ impl RunningProgram {
         self.baton.hand_over(&mut state, None);
     }
 
-    /// Waits for a time, or until a permit is given, which it takes; whether it was.
-    pub(crate) fn wait(&self, permit: &Arc<AtomicBool>, timeout: Option<Duration>) -> bool {
+    fn end_ns(&self, timeout: Duration) -> u64 {
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.baton.net.now_ns().saturating_add(timeout_ns).min(END_OF_TIME_NS)
+    }
+}
+
+impl Turns for RunningProgram {
+    fn point(&self) {
+        self.baton.switch(self.program, ProgramPhase::Ready);
+    }
+
+    fn wait(&self, permit: &Arc<AtomicBool>, timeout: Option<Duration>) -> bool {
         let until_ns = self.end_ns(timeout.unwrap_or(Duration::MAX));
         let phase = ProgramPhase::Waiting(until_ns, Some(Arc::clone(permit)));
         if !permit.load(Ordering::Relaxed) {
             self.baton.switch(self.program, phase);
         }
         permit.swap(false, Ordering::Relaxed)
-    }
-
-    fn end_ns(&self, timeout: Duration) -> u64 {
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.baton.net.now_ns().saturating_add(timeout_ns).min(END_OF_TIME_NS)
     }
 }
 
@@ -410,9 +401,9 @@ impl Runtime for RunningProgram {
     }
 
     fn pause(&self, timeout: Duration) {
-        if let Some(handle) = current() {
-            let until_ns = handle.end_ns(timeout.max(Duration::from_nanos(1)));
-            handle.baton.switch(handle.program, ProgramPhase::Waiting(until_ns, None));
+        if !std::thread::panicking() {
+            let until_ns = self.end_ns(timeout.max(Duration::from_nanos(1)));
+            self.baton.switch(self.program, ProgramPhase::Waiting(until_ns, None));
         }
     }
 
@@ -422,15 +413,15 @@ impl Runtime for RunningProgram {
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<u64> {
         let state = self.baton.lock();
-        let Program { node, is_service, .. } = &state.programs[self.program];
+        let SimProgram { node, is_service, .. } = &state.programs[self.program];
         let (node, is_service) = (node.clone(), *is_service);
         drop(state);
         Ok(self.baton.start(&node, name, is_service, body)? as u64)
     }
 
     fn join(&self, thread: u64) {
-        if let Some(handle) = current() {
-            handle.baton.switch(handle.program, ProgramPhase::Joining(thread as usize));
+        if !std::thread::panicking() {
+            self.baton.switch(self.program, ProgramPhase::Joining(thread as usize));
         }
     }
 }

@@ -67,7 +67,7 @@ const CRATE_RULES: &[CrateRule] = &[
         tests_see: &[],
         outside: true,
     },
-    CrateRule { folder: "apps", sees: &["farside"], tests_see: &["testkit"], outside: true },
+    CrateRule { folder: "apps", sees: &["farside"], tests_see: &["sim", "testkit"], outside: true },
     CrateRule {
         folder: "command",
         sees: &["bootstrap", "fabric", "fabric-tcp", "fabric-verbs", "farside", "apps"],

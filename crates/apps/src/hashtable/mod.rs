@@ -25,7 +25,7 @@
 mod error;
 mod partition;
 #[cfg(test)]
-mod simulated;
+mod simulation_tests;
 mod slot;
 #[cfg(test)]
 mod tests;

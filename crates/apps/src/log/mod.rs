@@ -38,7 +38,7 @@ mod layout;
 mod reader;
 mod ring;
 #[cfg(test)]
-mod simulated;
+mod simulation_tests;
 #[cfg(test)]
 mod tests;
 mod writer;

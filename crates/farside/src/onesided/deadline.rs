@@ -1,8 +1,8 @@
 //! The deadline of a call that waits for several requests.
 
 use super::client::{MemoryClient, RemoteAddress, RequestId};
+use crate::runtime::Instant;
 use crate::{Error, ErrorCode};
-use farside_fabric::runtime::Instant;
 use std::time::Duration;
 
 /// The end of a call that waits for several requests, each of which has what is left of its time.

@@ -20,13 +20,13 @@ use crate::buffer::Buffer;
 use crate::progress::{ConnectionEvent, EnginePort, Progress};
 use crate::refusal::Refusal;
 use crate::registered::control;
+use crate::runtime::{Instant, random};
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
 use farside_base::{
     Capabilities, Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken,
     RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
-use farside_fabric::runtime::{Instant, random};
 use farside_fabric::{Fabric, Posted, Stop};
 use std::collections::VecDeque;
 use std::sync::Arc;

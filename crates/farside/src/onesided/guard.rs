@@ -2,9 +2,9 @@
 
 use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
+use crate::runtime::{Instant, pause};
 use crate::{Error, ErrorCode};
 use farside_base::waiting::Backoff;
-use farside_fabric::runtime::{Instant, pause};
 use farside_protocol::remote_lock::{SlotWord, SpinWord, TicketWord};
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -16,9 +16,9 @@ use super::guard::RemoteGuard;
 use super::header::MemoryHeader;
 use super::lock::RemoteLock;
 use crate::buffer::Buffer;
+use crate::runtime::{Instant, pause};
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
-use farside_fabric::runtime::{Instant, pause};
 use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FSHEAP\0\x01");

@@ -3,8 +3,8 @@
 use super::Deadline;
 use super::client::{MemoryClient, RemoteAddress};
 use super::guard::{HeldWord, LeasedWord, Pauses, RemoteGuard};
+use crate::runtime::Instant;
 use crate::{Error, ErrorCode};
-use farside_fabric::runtime::Instant;
 use farside_protocol::remote_lock::{LeaseWatch, SpinWord};
 use std::time::Duration;
 

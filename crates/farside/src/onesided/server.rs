@@ -4,12 +4,13 @@ use super::hello::{LendReply, decode_hello};
 use crate::progress::{ConnectionEvent, EnginePort};
 use crate::refusal::Refusal;
 use crate::registered::Registered;
+use crate::runtime::random;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::{
     Access, Completion, LinkId, LocalSlice, ReceiveQueueId, RegionKind, RegionToken, WorkId,
 };
-use farside_fabric::runtime::{Thread, random, spawn};
+use farside_fabric::runtime::{Thread, spawn};
 use farside_fabric::{Arena, Fabric, Waiter};
 use std::collections::BTreeMap;
 use std::fmt;

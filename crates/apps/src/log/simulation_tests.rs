@@ -20,7 +20,7 @@ const OPTIONS: LogOptions =
 
 /// What the programs of a run share.
 #[derive(Default)]
-struct Seen {
+struct RecordsSeen {
     /// Writers that have not ended.
     writers: AtomicU64,
     /// Records whose appends have returned: by writer and number.
@@ -48,7 +48,13 @@ fn record(writer: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-fn append(client: &mut MemoryClient, log: &Log, seen: &Seen, writer: u64, random: &mut Random) {
+fn append(
+    client: &mut MemoryClient,
+    log: &Log,
+    seen: &RecordsSeen,
+    writer: u64,
+    random: &mut Random,
+) {
     let modes =
         [AppendMode::Positioned, AppendMode::Planned { quota_bytes: 512 }, AppendMode::Lazy];
     let mode = *random.pick(&modes);
@@ -91,7 +97,7 @@ fn open_writer(client: &mut MemoryClient, log: &Log, mode: AppendMode) -> Option
     None
 }
 
-fn read(client: &mut MemoryClient, log: &Log, seen: &Seen, reader: u64) {
+fn read(client: &mut MemoryClient, log: &Log, seen: &RecordsSeen, reader: u64) {
     let mut end = log.reader(client, PATIENCE).unwrap();
     loop {
         let were_writing = seen.writers.load(Ordering::Relaxed) > 0;
@@ -112,7 +118,7 @@ fn read(client: &mut MemoryClient, log: &Log, seen: &Seen, reader: u64) {
 }
 
 /// Checks what was read: by all the same, in order, what was appended, each once.
-fn check(seen: &Seen) -> Result<(), String> {
+fn check(seen: &RecordsSeen) -> Result<(), String> {
     let read = std::mem::take(&mut *seen.read.lock().unwrap());
     let all = read.get(&0).cloned().unwrap_or_default();
     for (reader, its) in &read {
@@ -140,7 +146,7 @@ fn check(seen: &Seen) -> Result<(), String> {
 
 fn simulate(seed: u64, with_death: bool) -> Result<(), String> {
     let mut scene = Scene::new(seed, OPTIONS.footprint() + 64)?;
-    let seen = Arc::<Seen>::default();
+    let seen = Arc::<RecordsSeen>::default();
     seen.writers.store(WRITERS - u64::from(with_death), Ordering::Relaxed);
     scene.client("creator", |client, memory| {
         Log::create(client, memory.at(64), OPTIONS, PATIENCE).unwrap();
