@@ -21,7 +21,9 @@ pub(crate) struct Step {
 }
 
 /// Number of seeded simulations of each kind.
-const SIMULATIONS_EACH: &str = "2500";
+const SIMULATIONS_EACH: &str = "2000";
+/// Of clients of lent memory, which run as threads.
+const THREADED_SIMULATIONS_EACH: &str = "150";
 
 /// Every step, in order.
 pub(crate) const ALL: &[Step] = &[
@@ -94,7 +96,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "simulation",
-        sentence: "seeded simulations: 2,500 each with delays, deaths, leaves, between hosts, and of calls",
+        sentence: "seeded simulations: 2,000 each with delays, deaths, leaves, between hosts, and of calls; 150 each of lent memory",
         within: None,
         more_by_name: None,
         run: simulation,
@@ -351,7 +353,10 @@ fn simulation(shell: &mut Shell) -> Result<(), String> {
     shell.set("FARSIDE_RUNS", SIMULATIONS_EACH);
     shell.set("FARSIDE_SEED", commit_seed().to_string());
     let tests = ["--test", "simulation", "--test", "calls"];
-    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())
+    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())?;
+    shell.set("FARSIDE_RUNS", THREADED_SIMULATIONS_EACH);
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "onesided"])?;
+    shell.cargo_test(&["--release", "-p", "farside-apps", "--lib", "simulat"])
 }
 
 /// Returns the first 32 bits of the commit's hash; zero without a repository.

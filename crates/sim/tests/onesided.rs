@@ -65,12 +65,12 @@ fn sums(seed: u64, with_death: bool) -> Result<(), String> {
 
 #[test]
 fn sums_are_exact() {
-    each_seed(COMMAND, 150, |seed| sums(seed, false));
+    each_seed(COMMAND, 40, |seed| sums(seed, false));
 }
 
 #[test]
 fn sums_with_a_dying_client_are_exact() {
-    each_seed(COMMAND, 150, |seed| sums(seed, true));
+    each_seed(COMMAND, 40, |seed| sums(seed, true));
 }
 
 /// One writer publishes, others read: each snapshot is one generation, and none is older than one before.
@@ -129,12 +129,12 @@ fn publications(seed: u64, with_death: bool) -> Result<(), String> {
 
 #[test]
 fn snapshots_are_never_torn() {
-    each_seed(COMMAND, 100, |seed| publications(seed, false));
+    each_seed(COMMAND, 30, |seed| publications(seed, false));
 }
 
 #[test]
 fn snapshots_of_a_dying_writer_are_never_torn() {
-    each_seed(COMMAND, 100, |seed| publications(seed, true));
+    each_seed(COMMAND, 30, |seed| publications(seed, true));
 }
 
 /// The locks that clients of a run take: of one kind at one address.
@@ -205,7 +205,7 @@ fn locks(seed: u64, kind: Kind, with_death: bool) -> Result<(), String> {
 #[test]
 fn lock_holders_exclude_each_other() {
     for kind in [Kind::Spin, Kind::Ticket, Kind::Queue] {
-        each_seed(COMMAND, 60, |seed| locks(seed, kind, seed % 2 == 0));
+        each_seed(COMMAND, 20, |seed| locks(seed, kind, seed % 2 == 0));
     }
 }
 
@@ -262,5 +262,5 @@ fn heaps(seed: u64) -> Result<(), String> {
 
 #[test]
 fn objects_of_a_heap_do_not_overlap() {
-    each_seed(COMMAND, 60, heaps);
+    each_seed(COMMAND, 20, heaps);
 }

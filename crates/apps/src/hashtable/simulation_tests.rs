@@ -153,12 +153,12 @@ const COMMAND: &str = "cargo test -p farside-apps --lib simulated_operations";
 
 #[test]
 fn simulated_operations_are_linearizable() {
-    each_seed(COMMAND, 60, |seed| simulate(seed, false).map(drop));
+    each_seed(COMMAND, 20, |seed| simulate(seed, false).map(drop));
 }
 
 #[test]
 fn simulated_operations_of_dying_clients_are_linearizable() {
-    each_seed(COMMAND, 60, |seed| simulate(seed, true).map(drop));
+    each_seed(COMMAND, 20, |seed| simulate(seed, true).map(drop));
 }
 
 #[test]

@@ -182,10 +182,10 @@ const COMMAND: &str = "cargo test -p farside-apps --lib simulated_records";
 
 #[test]
 fn simulated_records_are_read_in_order_once() {
-    each_seed(COMMAND, 40, |seed| simulate(seed, false));
+    each_seed(COMMAND, 10, |seed| simulate(seed, false));
 }
 
 #[test]
 fn simulated_records_of_dying_writers_are_read_in_order_once() {
-    each_seed(COMMAND, 40, |seed| simulate(seed, true));
+    each_seed(COMMAND, 10, |seed| simulate(seed, true));
 }
