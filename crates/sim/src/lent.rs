@@ -1,6 +1,6 @@
 //! Clients of memory that is lent, in a simulated network, with faults: what one seed of a test runs.
 
-use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
+use crate::fabric::{INFINIBAND, NO_TIME, Path, SHARED_MEMORY, SimNet, SimOptions};
 use crate::programs::{PlannedFault, Programs};
 use farside::onesided::{
     LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
@@ -76,7 +76,19 @@ impl Scene {
         let drawn = SimOptions::draw(seed, has);
         // Longer delays than some ms belong to a program that stands still.
         let options = SimOptions { straggler_factor: drawn.straggler_factor.min(50), ..drawn };
-        let net = SimNet::new(seed, options);
+        Self::on(SimNet::new(seed, options), random, bytes)
+    }
+
+    /// A network without faults whose adapters take no time: what [`Meter`] measures is latency.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn to_measure(bytes: u64) -> Result<Self, String> {
+        let net = SimNet::new(1, SimOptions::on_hardware(INFINIBAND, NO_TIME));
+        Self::on(net, Random::new(1), bytes)
+    }
+
+    fn on(net: SimNet, random: Random, bytes: u64) -> Result<Self, String> {
         let programs = Programs::new(&net);
         let server: Lent = Arc::new(Mutex::new(Ok(None)));
         let (fabric, its_server) = (net.fabric(LENDER), Arc::clone(&server));
@@ -105,6 +117,14 @@ impl Scene {
             Err(error) => panic!("{error}"),
         };
         self.programs.add(name, body).map_err(|error| error.to_string())
+    }
+
+    /// Returns what measures the operations of a client, in a network [`to_measure`](Self::to_measure).
+    pub fn meter(&self, client: &str) -> Meter {
+        let path = Path { latency_ns: 1000, ps_per_byte: 0 };
+        self.net.set_path(client, LENDER, path);
+        self.net.set_path(LENDER, client, path);
+        Meter { net: self.net.clone(), client: client.to_owned() }
     }
 
     /// Plans faults within that many turns: programs stand still for up to this time, links are cut.
@@ -145,6 +165,64 @@ impl Scene {
 impl fmt::Debug for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scene({:?})", self.programs)
+    }
+}
+
+/// What an operation costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OperationCounts {
+    /// Work requests.
+    pub work_requests: u64,
+    /// Times that work requests were posted.
+    pub doorbells: u64,
+    /// The time that it takes, in round trips of a READ of a word.
+    pub round_trips: u64,
+    /// Bytes on their way to and from the memory, without headers, of which operands of atomics are a part.
+    pub bytes: u64,
+    /// Copies to and from staging memory.
+    pub copies: u64,
+}
+
+/// Measures operations of one client, whose program alone is running.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    net: SimNet,
+    client: String,
+}
+
+impl Meter {
+    /// Returns what an operation costs, and its result.
+    ///
+    /// # Errors
+    /// As [`MemoryClient::wait`], of a READ that is measured first.
+    pub fn measure<T>(
+        &self,
+        client: &mut MemoryClient,
+        memory: RemoteMemory,
+        operation: impl FnOnce(&mut MemoryClient) -> T,
+    ) -> Result<(OperationCounts, T), Error> {
+        let began_ns = self.net.now_ns();
+        let read = client.read_word(memory.at(0))?;
+        client.wait(read, PATIENCE)?;
+        let trip_ns = (self.net.now_ns() - began_ns).max(1);
+        self.take_bytes();
+        let (before, began_ns) = (client.stats(), self.net.now_ns());
+        let result = operation(client);
+        let (after, lasted_ns) = (client.stats(), self.net.now_ns() - began_ns);
+        let counts = OperationCounts {
+            work_requests: after.work_requests - before.work_requests,
+            doorbells: after.doorbells - before.doorbells,
+            round_trips: (lasted_ns + trip_ns / 2) / trip_ns,
+            bytes: self.take_bytes(),
+            copies: after.copies - before.copies,
+        };
+        Ok((counts, result))
+    }
+
+    fn take_bytes(&self) -> u64 {
+        let [there, back] = [(&*self.client, LENDER), (LENDER, &*self.client)]
+            .map(|(from, to)| self.net.take_traffic(from, to).bytes);
+        there + back
     }
 }
 

@@ -1,6 +1,7 @@
 //! Histories of the table under every schedule of a weak fabric, with faults.
 
 use super::*;
+use farside::onesided::RemoteMemory;
 use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
 use farside_sim::linearizability::{
     HistoryCall, KeyValue, KeyValueAnswer, KeyValueOperation, check_each,
@@ -165,4 +166,61 @@ fn simulated_operations_of_dying_clients_are_linearizable() {
 fn simulated_runs_of_a_seed_are_equal() {
     let runs = [simulate(5, true), simulate(5, true), simulate(6, true)];
     assert!(runs[0] == runs[1] && runs[0] != runs[2], "{runs:?}");
+}
+
+/// Requests, doorbells, round trips and bytes of operations, over a simulated adapter.
+#[test]
+fn operations_keep_their_round_trips() {
+    let scene = Scene::to_measure(8 << 20).unwrap();
+    let (meter, other_meter) = (scene.meter("client"), scene.meter("other"));
+    let is_filled = Arc::<AtomicU64>::default();
+    let its_filled = Arc::clone(&is_filled);
+    let fill = move |client: &mut MemoryClient, memory: RemoteMemory| {
+        create(client, memory.at(64));
+        let mut table = open(client, memory.at(64));
+        for name in [b"warm up", b"present"] {
+            table.put(client, name, &[1; 64], PATIENCE).unwrap();
+        }
+        for (name, key, expected) in [
+            ("update", b"present", [2, 1, 1]),
+            ("insert", b"another", [6, 5, 4]),
+            ("delete", b"another", [3, 3, 3]),
+        ] {
+            let operation = |client: &mut MemoryClient| match name {
+                "delete" => table.delete(client, key, PATIENCE).map(drop),
+                _ => table.put(client, key, &[2; 64], PATIENCE),
+            };
+            let (cost, done) = meter.measure(client, memory, operation).unwrap();
+            done.unwrap();
+            let found = [cost.work_requests, cost.doorbells, cost.round_trips];
+            assert_eq!((name, found), (name, expected));
+        }
+        its_filled.store(1, Ordering::Relaxed);
+    };
+    let look = move |client: &mut MemoryClient, memory: RemoteMemory| {
+        while is_filled.load(Ordering::Relaxed) == 0 {
+            farside::runtime::pause(NAP);
+        }
+        let mut table = open(client, memory.at(64));
+        table.put(client, b"space", &[1; 64], PATIENCE).unwrap();
+        // A bucket has 128 B, the entry's object 128 B; a word 8 B.
+        for (name, key, expected) in [
+            ("cold get", b"present", [2, 2, 2, 256]),
+            ("warm get", b"present", [2, 1, 1, 136]),
+            ("miss", b"absent!", [1, 1, 1, 128]),
+            ("cold put", b"warm up", [4, 3, 3, 128 + 128 + 95 + 8]),
+        ] {
+            let operation = |client: &mut MemoryClient| match name {
+                "cold put" => table.put(client, key, &[2; 64], PATIENCE),
+                _ => table.get(client, key, PATIENCE).map(drop),
+            };
+            let (cost, done) = other_meter.measure(client, memory, operation).unwrap();
+            done.unwrap();
+            let found = [cost.work_requests, cost.doorbells, cost.round_trips, cost.bytes];
+            assert_eq!((name, found), (name, expected));
+        }
+    };
+    scene.client("client", fill).unwrap();
+    scene.client("other", look).unwrap();
+    scene.run().unwrap();
 }

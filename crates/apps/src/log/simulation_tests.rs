@@ -2,6 +2,7 @@
 
 use super::*;
 use farside::ErrorCode;
+use farside::onesided::RemoteMemory;
 use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
 use farside_testkit::Random;
 use std::collections::BTreeMap;
@@ -188,4 +189,37 @@ fn simulated_records_are_read_in_order_once() {
 #[test]
 fn simulated_records_of_dying_writers_are_read_in_order_once() {
     each_seed(COMMAND, 10, |seed| simulate(seed, true));
+}
+
+/// Round trips and bytes of an append and of reading, over a simulated adapter.
+#[test]
+fn appends_keep_their_round_trips() {
+    let scene = Scene::to_measure(OPTIONS.footprint() + 64).unwrap();
+    let meter = scene.meter("client");
+    let append = move |client: &mut MemoryClient, memory: RemoteMemory| {
+        let log = Log::create(client, memory.at(64), OPTIONS, PATIENCE).unwrap();
+        for (mode, round_trips) in [
+            (AppendMode::Positioned, 2),
+            (AppendMode::Planned { quota_bytes: 2048 }, 1),
+            (AppendMode::Lazy, 1),
+        ] {
+            let mut writer = log.writer(client, mode, PATIENCE).unwrap();
+            writer.append(client, &[1; 64], PATIENCE).unwrap();
+            let operation = |client: &mut MemoryClient| writer.append(client, &[1; 64], PATIENCE);
+            let (cost, done) = meter.measure(client, memory, operation).unwrap();
+            done.unwrap();
+            assert_eq!((mode, cost.round_trips), (mode, round_trips), "{cost:?}");
+            let records = [&[2; 64][..]; 12];
+            let operation =
+                |client: &mut MemoryClient| writer.append_batch(client, &records, PATIENCE);
+            let (cost, done) = meter.measure(client, memory, operation).unwrap();
+            done.unwrap();
+            assert_eq!((mode, cost.round_trips), (mode, round_trips), "{cost:?}");
+            // Each byte once, and headers.
+            assert!((768..896).contains(&cost.bytes), "{cost:?}");
+            writer.finish(client, PATIENCE).unwrap();
+        }
+    };
+    scene.client("client", append).unwrap();
+    scene.run().unwrap();
 }
