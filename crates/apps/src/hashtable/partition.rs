@@ -288,7 +288,7 @@ impl Partition {
         for batch in entries.chunks(BATCH) {
             let mut requests = Vec::with_capacity(BATCH);
             for (_, slot) in batch {
-                requests.push(client.read_word(self.address(slot.offset()))?);
+                requests.push(client.read_word(self.address(slot.hash_at()))?);
             }
             for ((bucket, slot), request) in batch.iter().zip(requests) {
                 let key = KeyHash(deadline.wait(client, request)?);

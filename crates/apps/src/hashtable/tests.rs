@@ -9,6 +9,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod hot;
+
 farside_testkit::on_each_fabric! { mem shm tcp => (
     table_is_a_map
     clients_see_each_other
@@ -202,7 +204,7 @@ fn operations_on_a_key_are_linearizable() {
         let memories = Memories::new(&make, 1, 16 << 20);
         let clock = AtomicU64::new(0);
         let (_creator, table) = memories.create();
-        let of_bucket = |number: &u64| table.lookup(&number.to_le_bytes()).hash.bucket() == 3;
+        let of_bucket = |number: &u64| table.cold.lookup(&number.to_le_bytes()).hash.bucket() == 3;
         // The first ones have histories, the others make the bucket split.
         let keys: Vec<u64> = (0..).filter(of_bucket).take(KEYS + 30).collect();
         let run = |number: u64| {
