@@ -18,7 +18,7 @@ const FREED: usize = 16;
 /// Entries that are read together, and the most bytes of each.
 pub(super) const TOGETHER: usize = 64;
 const SHORT: u64 = 1024;
-/// Attempts to read an entry that is being written.
+/// Attempts to read an entry that is being written, before and after its block is revoked.
 const CELL_READS: usize = 8;
 
 /// Where an entry was.
@@ -286,7 +286,7 @@ impl ColdTable {
     }
 
     /// Reads the entry of a hot slot, with the word of its block; and the slot, if `at` is given. All by one doorbell.
-    /// `None` if the slot has changed, or the entry again and again.
+    /// `None` if the slot has changed, or the entry does not fit the word, again and again.
     ///
     /// A half is written again only after the next commit, and entries have the number of their commit: those that fit the
     /// word are of the last commit when the word was read.
@@ -297,12 +297,13 @@ impl ColdTable {
         (slot, at): (Slot, Option<RemoteAddress>),
         deadline: &Deadline,
     ) -> Result<Option<BlockWord>, TableError> {
-        let partition = &mut self.partitions[lookup.partition];
         let bytes = slot.cell_bytes();
-        if slot.cell(1) + bytes > partition.address(0).memory().bytes() {
+        let memory = self.partitions[lookup.partition].address(0).memory();
+        if slot.cell(1) + bytes > memory.bytes() {
             return Err(TableError::Corrupt(slot.offset()));
         }
-        for _ in 0..CELL_READS {
+        for attempt in 1..=2 * CELL_READS {
+            let partition = &mut self.partitions[lookup.partition];
             let word = client.read_word(partition.address(slot.offset()))?;
             let mut reads = [word; 2];
             for (half, read) in (0..).zip(&mut reads) {
@@ -324,6 +325,13 @@ impl ColdTable {
             partition.buffer.read(word.half() * bytes, &mut self.entry)?;
             if decode_entry(&self.entry, word.stamp()).is_some() {
                 return Ok(Some(word));
+            }
+            // Commits follow each other faster than this client reads: it ends them. Not where the slot is remembered, since
+            // the block may be gone.
+            if attempt == CELL_READS
+                && (at.is_some() || !self.revoke(client, lookup, (slot, word), deadline)?)
+            {
+                return Ok(None);
             }
         }
         Ok(None)

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How a client holds puts of hot keys; see [`RemoteTable::hold_hot_puts`](super::RemoteTable::hold_hot_puts).
 #[derive(Clone, Debug)]
 pub struct HotOptions {
-    /// Most blocks of this client.
+    /// Most blocks of this client. One takes 32 times `entry_bytes` and 192 B, rounded up to a power of two.
     pub blocks: usize,
     /// Entries of a block, 1 to 16.
     pub entries: usize,
@@ -60,8 +60,9 @@ struct HotBlock {
     slots: [Slot; CELLS],
     /// Cells that have had an entry. None is used again.
     used: usize,
-    /// Used cells whose hashes are written.
+    /// Used cells whose hashes are written, and those with the last flush.
     hashed: usize,
+    hashing: usize,
     /// Cells that slots name.
     live: u16,
     /// Cells with puts that are held, and those of the flush in flight.
@@ -99,6 +100,7 @@ impl HotBlock {
             slots: [Slot::default(); CELLS],
             used: 0,
             hashed: 0,
+            hashing: 0,
             live: 0,
             dirty: 0,
             flushing: 0,
@@ -147,6 +149,7 @@ impl HotBlock {
             return Ok(());
         }
         (self.flushing, self.dirty, self.puts) = (self.dirty, 0, 0);
+        self.hashing = self.used;
         // Until the requests are queued.
         self.is_unknown = true;
         let next = self.word.next();
@@ -211,7 +214,7 @@ impl HotBlock {
     /// Takes the word after a flush has ended.
     fn settle(&mut self, now: BlockWord) -> Result<(), TableError> {
         if now.commit() == self.word.next() {
-            (self.word, self.hashed) = (now.commit(), self.used);
+            (self.word, self.hashed) = (now.commit(), self.hashing);
         } else if now.commit() == self.word {
             self.dirty |= self.flushing;
         } else {

@@ -91,7 +91,7 @@ fn held_puts_keep_their_requests(make: &Make) {
 
 /// Random operations of two clients that hold puts, of which one works until it flushes.
 fn table_with_held_puts_is_a_map(make: &Make) {
-    const KEYS: u64 = 600;
+    const KEYS: u64 = 2000;
     let memories = Memories::new(make, 2, 16 << 20);
     let created = memories.create();
     let options = HotOptions { blocks: 3, entries: 8, theta: 5, ..hot_options() };
@@ -134,6 +134,7 @@ fn table_with_held_puts_is_a_map(make: &Make) {
         assert_eq!(table.pending(), 0);
     }
     assert!(held > 2 && hot > 8, "too few hot keys: {held} {hot}");
+    assert!(ends.iter().any(|(_, table)| table.splits() > 0), "nothing was split");
     for (mut client, table) in ends {
         table.close(&mut client, WATCHDOG).unwrap();
     }
@@ -187,6 +188,19 @@ fn blocks_survive_changes_by_others(make: &Make) {
     assert_eq!(reader.get(&mut other, b"b", WATCHDOG), Ok(None));
     assert_eq!(table.get(&mut client, b"b", WATCHDOG), Ok(None));
 
+    // Another program writes over an entry.
+    make_hot(&mut client, &mut table, b"c", b"second");
+    let slot = table.cold.recall(table.cold.lookup(b"c")).unwrap().1;
+    for half in [0, 1] {
+        let cell = table.cold.partitions[0].address(slot.cell(half) + 30);
+        client.write_bytes(cell, b"nonsense", WATCHDOG).unwrap();
+    }
+    let torn = reader.get(&mut other, b"c", WATCHDOG);
+    assert!(matches!(torn, Err(TableError::Corrupt(_))), "{torn:?}");
+    table.put(&mut client, b"c", b"third", WATCHDOG).unwrap();
+    table.flush(&mut client, WATCHDOG).unwrap();
+    assert_eq!(reader.get(&mut other, b"c", WATCHDOG), Ok(Some(b"third".to_vec())));
+
     // A client that is gone, with puts that are held: what it has flushed stays, and no client waits.
     make_hot(&mut client, &mut table, b"a", b"third");
     table.put(&mut client, b"a", b"lost", WATCHDOG).unwrap();
@@ -220,6 +234,42 @@ fn wrong_options_are_refused(make: &Make) {
     late.get(&mut other, b"another", WATCHDOG).unwrap();
     other.wait_for_all(late.cold.partitions[0].address(0).memory(), WATCHDOG).unwrap();
     assert_eq!(table.get(&mut client, b"key", WATCHDOG), Ok(Some(b"second".to_vec())));
+}
+
+/// Each put is a commit, as fast as they can follow each other.
+#[test]
+fn busy_block_is_read_in_order() {
+    const PUTS: u64 = 20_000;
+    let make = make("shm");
+    let memories = Memories::new(&make, 1, 4 << 20);
+    let (mut client, mut table) = memories.create();
+    table.put(&mut client, b"count", &0_u64.to_le_bytes(), WATCHDOG).unwrap();
+    let is_done = AtomicU64::new(0);
+    let hot = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let options = HotOptions { theta: 1, ..hot_options() };
+            let (mut client, mut table) = memories.open_hot(&options);
+            let mut hot = 0;
+            for count in 1..100 * PUTS {
+                table.put(&mut client, b"count", &count.to_le_bytes(), WATCHDOG).unwrap();
+                hot += table.hot_keys();
+                if is_done.load(Ordering::SeqCst) == 1 {
+                    break;
+                }
+            }
+            hot
+        });
+        let mut before = 0;
+        while before < PUTS {
+            let found = table.get(&mut client, b"count", WATCHDOG).unwrap().unwrap();
+            let count = u64::from_le_bytes(found.try_into().unwrap());
+            assert!(count >= before, "{count} after {before}");
+            before = count;
+        }
+        is_done.store(1, Ordering::SeqCst);
+        writer.join().unwrap()
+    });
+    assert!(hot > 0, "not hot");
 }
 
 const OPERATIONS: u64 = 300;
