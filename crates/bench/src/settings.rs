@@ -169,6 +169,17 @@ pub struct BenchLent {
     pub choice: FabricSettings,
 }
 
+/// A measurement of the hash table in memory that is lent.
+#[derive(Debug)]
+pub struct BenchHashtable {
+    /// The memory, and how it is measured.
+    pub lent: BenchLent,
+    /// Sizes of the hot area, for a figure each: one of this many keys has space in it.
+    pub hot: Vec<u32>,
+    /// Puts of a block until it is flushed.
+    pub theta: u32,
+}
+
 /// A measurement of random and sequential access to memory that is lent.
 #[derive(Debug)]
 pub struct BenchAccess {

@@ -78,7 +78,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Channels(arguments) => farside_bench::channels(&arguments.into(), output),
         Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
         Bench::Graph(arguments) => graph::run(&arguments.into(), output),
-        Bench::Hashtable(arguments) => hashtable::run(&arguments.lent.into(), output),
+        Bench::Hashtable(arguments) => hashtable::run(&arguments.into(), output),
         Bench::Log(arguments) => bench_log::run(&arguments.lent.into(), output),
         Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
         Bench::Consolidate(arguments) => consolidate::run(&arguments.lent.into(), output),

@@ -1,10 +1,12 @@
 //! The hash table in memory that is lent, compared with one in this process (paper 000, section IV-B).
 
 use super::{Lent, TIMEOUT};
-use crate::settings::BenchLent;
+use crate::settings::BenchHashtable;
 use crate::window::{Figure, measure};
 use farside::onesided::{HeapOptions, MemoryClient, MemoryClientOptions};
-use farside_apps::hashtable::{RemoteTable, TableError, TableOptions};
+use farside_apps::hashtable::{HotOptions, RemoteTable, TableError, TableOptions};
+use farside_apps::ycsb::WorkloadRandom;
+use farside_apps::ycsb::generator::{ZIPFIAN_CONSTANT, Zipfian, fnv_hash};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
 use serde::Serialize;
@@ -14,6 +16,10 @@ use std::sync::RwLock;
 /// Keys of the table, each of 8 B, with values of 64 B.
 const KEYS: u64 = 8192;
 const VALUE: [u8; 64] = [7; 64];
+/// Keys of skewed puts, which are repeated.
+const SKEWED: usize = 1 << 16;
+/// Entries of a block of hot keys.
+const ENTRIES: usize = 16;
 /// Keys that are read together.
 const TOGETHER: usize = 64;
 const BYTES: u64 = 64 << 20;
@@ -23,7 +29,7 @@ const SHARDS: usize = 16;
 /// The cost of an operation on a key.
 #[derive(Debug, Serialize)]
 struct TableFigure {
-    operation: &'static str,
+    operation: String,
     #[serde(flatten)]
     time: Figure,
     /// Work requests and doorbells.
@@ -37,19 +43,20 @@ struct TableFigure {
 ///
 /// # Errors
 /// Those of the memory server and the table; that of output which cannot be written.
-pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
-    let lent = Lent::new(arguments, BYTES)?;
+pub fn run(arguments: &BenchHashtable, output: Output) -> Result<(), Failure> {
+    let windows = arguments.lent.windows;
+    let lent = Lent::new(&arguments.lent, BYTES)?;
     let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
     let options = TableOptions { heap: HeapOptions::default() };
     let mut table = RemoteTable::create(&mut client, &[memory.at(0)], &options, TIMEOUT)?;
     for number in 0..KEYS {
         table.put(&mut client, &key(number), &VALUE, TIMEOUT)?;
     }
-    let [get_ns, put_ns] = local(arguments.windows)?;
+    let [get_ns, put_ns] = local(windows)?;
     let mut other = RemoteTable::open(&mut client, &[memory.at(0)], TIMEOUT)?;
     let mut next = 0_u64;
     let mut figures = Vec::new();
-    let bar = output.bar("figures", 5);
+    let bar = output.bar("figures", 6 + arguments.hot.len() as u64);
     for (operation, local_ns) in [
         ("get, place known", get_ns),
         ("get, 64 together", get_ns),
@@ -57,28 +64,28 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
         ("put, delete", put_ns),
         ("get, absent", get_ns),
     ] {
-        let before = client.stats();
-        let mut done = 0;
-        let time = measure(arguments.windows, |count| {
-            for _ in 0..count {
-                next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let number = next >> 33;
-                done += 1;
-                operate(operation, (&mut client, &mut table, &mut other), number)?;
-            }
-            Ok::<(), TableError>(())
-        })?;
-        let now = client.stats();
         let keys = if operation == "get, 64 together" { TOGETHER as f64 } else { 1.0 };
-        let each = |count: u64| count as f64 / done as f64 / keys;
-        let time = time.per(keys);
-        figures.push(TableFigure {
-            operation,
-            time,
-            work_requests: each(now.work_requests - before.work_requests),
-            doorbells: each(now.doorbells - before.doorbells),
-            ratio: time.median_ns / local_ns,
-        });
+        figures.push(figure(&mut client, (operation, keys, local_ns), windows, |client| {
+            next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            operate(operation, (client, &mut table, &mut other), next >> 33)
+        })?);
+        bar.inc(1);
+    }
+    let keys = skewed();
+    figures.push(puts(&mut client, &mut table, ("put, zipf", put_ns), &keys, windows)?);
+    bar.inc(1);
+    for share in &arguments.hot {
+        let blocks = (KEYS as usize / *share as usize / ENTRIES).max(1);
+        let mut holding = RemoteTable::open(&mut client, &[memory.at(0)], TIMEOUT)?;
+        let theta = arguments.theta;
+        let options = HotOptions { blocks, entries: ENTRIES, theta, ..HotOptions::default() };
+        holding.hold_hot_puts(&options)?;
+        for key in &keys {
+            holding.put(&mut client, &key.to_le_bytes(), &VALUE, TIMEOUT)?;
+        }
+        let operation = format!("put, zipf, hot 1/{share}");
+        figures.push(puts(&mut client, &mut holding, (&operation, put_ns), &keys, windows)?);
+        holding.close(&mut client, TIMEOUT)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -91,6 +98,57 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     ));
     output.value(&figures);
     Ok(())
+}
+
+/// Keys of puts with a skewed distribution.
+fn skewed() -> Vec<u64> {
+    let mut random = WorkloadRandom::new(1);
+    let mut ranks = Zipfian::new(0, KEYS - 1, ZIPFIAN_CONSTANT);
+    (0..SKEWED).map(|_| fnv_hash(ranks.next(&mut random)) % KEYS).collect()
+}
+
+/// Measures puts of these keys.
+fn puts(
+    client: &mut MemoryClient,
+    table: &mut RemoteTable,
+    (operation, local_ns): (&str, f64),
+    keys: &[u64],
+    windows: u32,
+) -> Result<TableFigure, Failure> {
+    let mut at = 0;
+    let figure = figure(client, (operation, 1.0, local_ns), windows, |client| {
+        at = (at + 1) % SKEWED;
+        table.put(client, &keys[at].to_le_bytes(), &VALUE, TIMEOUT)
+    })?;
+    table.flush(client, TIMEOUT)?;
+    Ok(figure)
+}
+
+/// Measures an operation, which is of so many keys, and counts its requests.
+fn figure(
+    client: &mut MemoryClient,
+    (operation, keys, local_ns): (&str, f64, f64),
+    windows: u32,
+    mut operate: impl FnMut(&mut MemoryClient) -> Result<(), TableError>,
+) -> Result<TableFigure, Failure> {
+    let (before, mut done) = (client.stats(), 0);
+    let time = measure(windows, |count| {
+        for _ in 0..count {
+            done += 1;
+            operate(client)?;
+        }
+        Ok::<(), TableError>(())
+    })?;
+    let now = client.stats();
+    let each = |count: u64| count as f64 / done as f64 / keys;
+    let time = time.per(keys);
+    Ok(TableFigure {
+        operation: operation.to_owned(),
+        time,
+        work_requests: each(now.work_requests - before.work_requests),
+        doorbells: each(now.doorbells - before.doorbells),
+        ratio: time.median_ns / local_ns,
+    })
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -125,8 +183,8 @@ fn print(figures: &[TableFigure], output: Output) {
     let mut rows = Table::new(heads).left(0);
     for one in figures {
         rows.row([
-            one.operation.to_owned(),
-            format!("{:.1}", one.work_requests),
+            one.operation.clone(),
+            format!("{:.2}", one.work_requests),
             format!("{:.2}", one.doorbells),
             time(one.time.best_ns),
             time(one.time.median_ns),
