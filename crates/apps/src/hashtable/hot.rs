@@ -12,9 +12,9 @@ use super::slot::{
 };
 use farside::ErrorCode;
 use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteAddress, RequestId};
+use farside::runtime::{Instant, random};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a client holds puts of hot keys; see [`RemoteTable::hold_hot_puts`](super::RemoteTable::hold_hot_puts).
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl HotBlock {
         cell_bytes: u64,
         deadline: &Deadline,
     ) -> Result<Self, TableError> {
-        let word = BlockWord::first(RandomState::new().hash_one(at.offset()));
+        let word = BlockWord::first(random());
         client.write_bytes(at, &word.0.to_le_bytes(), deadline.left())?;
         Ok(Self {
             partition,

@@ -39,10 +39,10 @@ pub use hot::HotOptions;
 use cold::{ColdTable, TOGETHER};
 use farside::ErrorCode;
 use farside::onesided::{Deadline, HeapOptions, MemoryClient, RemoteAddress};
+use farside::runtime::random;
 use hot::HotArea;
 use partition::{Partition, Shape};
 use slot::ENTRY_HEADER;
-use farside::runtime::random;
 use std::time::Duration;
 
 /// The size and the timing of a [`RemoteTable`].

@@ -1,5 +1,6 @@
 //! Histories of the table under every schedule of a weak fabric, with faults.
 
+use super::slot::SLOTS;
 use super::*;
 use farside::onesided::RemoteMemory;
 use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
@@ -28,7 +29,11 @@ struct History {
     /// By key.
     calls: Mutex<Vec<(u64, Call)>>,
     splits: AtomicU64,
+    hot_keys: AtomicU64,
 }
+
+/// What is the same in each run of a seed: a hash of all that the network did, splits, and keys that were hot at an end.
+type Outcome = (u64, u64, u64);
 
 impl History {
     /// Records an operation, whose outcome stays unknown if its client dies within it, or its connection is lost.
@@ -78,7 +83,7 @@ fn open(client: &mut MemoryClient, at: RemoteAddress) -> RemoteTable {
 
 /// Keys of one bucket: first those with a history, then others, which make it split.
 fn keys(table: &RemoteTable) -> Vec<u64> {
-    let of_bucket = |number: &u64| table.lookup(&number.to_le_bytes()).hash.bucket() == 3;
+    let of_bucket = |number: &u64| table.cold.lookup(&number.to_le_bytes()).hash.bucket() == 3;
     (0..).filter(of_bucket).take((KEYS + OTHERS) as usize).collect()
 }
 
@@ -107,6 +112,7 @@ fn operate(
             }),
             2 | 3 => history.record(which, number, KeyValueOperation::Put(value), || {
                 table.put(client, &key, &value.to_le_bytes(), PATIENCE)?;
+                table.flush(client, PATIENCE)?;
                 Ok(KeyValueAnswer::Done)
             }),
             _ => history.record(which, number, KeyValueOperation::Get, || {
@@ -125,10 +131,10 @@ fn operate(
         may_be_unknown(done);
     }
     history.splits.fetch_add(table.splits(), Ordering::Relaxed);
+    history.hot_keys.fetch_add(table.hot_keys() as u64, Ordering::Relaxed);
 }
 
-/// Returns the fingerprint of the run and the number of splits.
-fn simulate(seed: u64, with_death: bool) -> Result<(u64, u64), String> {
+fn simulate(seed: u64, is_hot: bool, with_death: bool) -> Result<Outcome, String> {
     let mut scene = Scene::new(seed, 8 << 20)?;
     let history = Arc::<History>::default();
     let names: Vec<String> = (0..CLIENTS).map(|number| format!("client-{number}")).collect();
@@ -137,6 +143,11 @@ fn simulate(seed: u64, with_death: bool) -> Result<(u64, u64), String> {
         let (history, mut random) = (Arc::clone(&history), Random::new(scene.random.word()));
         scene.client(name, move |client, memory| {
             let mut table = open(client, memory.at(64));
+            if is_hot {
+                // Two puts of a key among the last ones.
+                let options = HotOptions { puts: 2, entries: 4, ..HotOptions::default() };
+                table.hold_hot_puts(&options).unwrap();
+            }
             operate(client, &mut table, &history, number, &mut random);
         })?;
     }
@@ -147,24 +158,44 @@ fn simulate(seed: u64, with_death: bool) -> Result<(u64, u64), String> {
     let fingerprint = scene.run()?;
     let calls = std::mem::take(&mut *history.calls.lock().unwrap());
     check_each(&KeyValue::Absent, calls).holds().map_err(|why| scene.trouble(&why))?;
-    Ok((fingerprint, history.splits.load(Ordering::Relaxed)))
+    let [splits, hot_keys] =
+        [&history.splits, &history.hot_keys].map(|count| count.load(Ordering::Relaxed));
+    Ok((fingerprint, splits, hot_keys))
 }
 
 const COMMAND: &str = "cargo test -p farside-apps --lib simulated_operations";
 
 #[test]
 fn simulated_operations_are_linearizable() {
-    each_seed(COMMAND, 20, |seed| simulate(seed, false).map(drop));
+    let split = AtomicU64::new(0);
+    each_seed(COMMAND, 20, |seed| {
+        let (_, splits, _) = simulate(seed, false, false)?;
+        split.fetch_add(splits, Ordering::Relaxed);
+        Ok(())
+    });
+    assert!(split.into_inner() > 0, "nothing was split");
 }
 
 #[test]
 fn simulated_operations_of_dying_clients_are_linearizable() {
-    each_seed(COMMAND, 20, |seed| simulate(seed, true).map(drop));
+    each_seed(COMMAND, 20, |seed| simulate(seed, false, true).map(drop));
+}
+
+/// Clients that hold puts of hot keys, and flush them.
+#[test]
+fn simulated_operations_on_hot_keys_are_linearizable() {
+    let hot = AtomicU64::new(0);
+    each_seed(COMMAND, 20, |seed| {
+        let (.., hot_keys) = simulate(seed, true, seed % 2 == 0)?;
+        hot.fetch_add(hot_keys, Ordering::Relaxed);
+        Ok(())
+    });
+    assert!(hot.into_inner() > 0, "no key was hot");
 }
 
 #[test]
 fn simulated_runs_of_a_seed_are_equal() {
-    let runs = [simulate(5, true), simulate(5, true), simulate(6, true)];
+    let runs = [5, 5, 6].map(|seed| simulate(seed, true, true));
     assert!(runs[0] == runs[1] && runs[0] != runs[2], "{runs:?}");
 }
 

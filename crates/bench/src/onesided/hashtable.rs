@@ -124,7 +124,7 @@ fn puts(
     Ok(figure)
 }
 
-/// Measures an operation, which is of so many keys, and counts its requests.
+/// Measures an operation, which is of that many keys, and counts its requests.
 fn figure(
     client: &mut MemoryClient,
     (operation, keys, local_ns): (&str, f64, f64),
