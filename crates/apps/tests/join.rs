@@ -12,8 +12,10 @@ use std::collections::HashMap;
 farside_testkit::on_each_fabric! { mem shm tcp => (
     agrees_with_reference_on_adversarial_inputs
     agrees_with_reference_on_rows_of_any_length
+    agrees_with_reference_on_keys_of_any_length
     agrees_with_reference_on_many_rows
     lost_executor_fails_the_others
+    stopped_input_fails_all_executors
 ) with crate::fabrics::make }
 
 type Output = Vec<(Vec<u8>, Option<Vec<u8>>)>;
@@ -38,7 +40,7 @@ fn run<S: Default + Send>(
         let mut output = S::default();
         let (left, right) = (share(left, number, all), share(right, number, all));
         let out = |left: &[u8], right: Option<&[u8]>| sink(&mut output, left, right);
-        let stats = executor.run(&peers, left, right, WATCHDOG, out).unwrap();
+        let stats = executor.run(&peers, left.map(Ok), right.map(Ok), WATCHDOG, out).unwrap();
         (output, stats)
     };
     let done: Vec<_> = std::thread::scope(|scope| {
@@ -57,8 +59,13 @@ fn run<S: Default + Send>(
 /// The join of all rows, in no order.
 fn reference(options: &JoinOptions, [left, right]: [&[Vec<u8>]; 2]) -> Output {
     let key = |row: &'_ Vec<u8>, side: &JoinSide| {
-        let is_null = side.key.null_at.is_some_and(|at| row[at] != 0);
-        (!is_null).then(|| row[side.key.bytes.clone()].to_vec())
+        let (is_null, key) = match &side.key {
+            JoinKey::Bytes { range, null_at } => {
+                (null_at.is_some_and(|at| row[at] != 0), &row[range.clone()])
+            }
+            JoinKey::Prefixed => (row[3] & 0x80 != 0, JoinKey::split(row).unwrap().0),
+        };
+        (!is_null).then(|| key.to_vec())
     };
     let mut table = HashMap::<Vec<u8>, Vec<&Vec<u8>>>::new();
     for row in right {
@@ -116,7 +123,7 @@ fn rows(count: u64, key: impl Fn(u64) -> u64) -> Vec<Vec<u8>> {
 }
 
 fn side() -> JoinSide {
-    JoinSide { rows: RowFormat::Fixed(17), key: JoinKey { bytes: 0..8, null_at: Some(16) } }
+    JoinSide { rows: RowFormat::Fixed(17), key: JoinKey::Bytes { range: 0..8, null_at: Some(16) } }
 }
 
 fn options(executors: u16) -> JoinOptions {
@@ -169,10 +176,50 @@ fn agrees_with_reference_on_rows_of_any_length(make: &Make) {
     let (left, right) = (rows(1_000, 0), rows(700, 5));
     let side = |at: usize| JoinSide {
         rows: RowFormat::Variable,
-        key: JoinKey { bytes: at..at + 3, null_at: None },
+        key: JoinKey::Bytes { range: at..at + 3, null_at: None },
     };
     let options = JoinOptions { left: side(0), right: side(5), ..options(2) };
     check(make, &options, [&left, &right], "any length");
+}
+
+fn agrees_with_reference_on_keys_of_any_length(make: &Make) {
+    let mut random = Random::new(28);
+    let mut rows = |count: u64| -> Vec<Vec<u8>> {
+        let row = |_| {
+            let key = vec![random.byte() % 3; random.index(5)];
+            let rest = vec![random.byte(); random.index(20)];
+            let prefix = JoinKey::prefix(key.len() as u32, random.index(10) == 0);
+            [&prefix[..], &key, &rest].concat()
+        };
+        (0..count).map(row).collect()
+    };
+    let (left, right) = (rows(300), rows(200));
+    let side = || JoinSide { rows: RowFormat::Variable, key: JoinKey::Prefixed };
+    let options = JoinOptions { left: side(), right: side(), ..options(2) };
+    check(make, &options, [&left, &right], "keys of any length");
+}
+
+/// An input that ends by an error ends the join everywhere; nothing is returned as if it were complete.
+fn stopped_input_fails_all_executors(make: &Make) {
+    let options = options(2);
+    let lend =
+        |number| JoinExecutor::lend(&make(), &unique_name("join"), number, &options).unwrap();
+    let (first, second) = (lend(0), lend(1));
+    let peers = [first.addresses(), second.addresses()];
+    let (left, right) = (rows(1_000, |at| at), rows(1_000, |at| at));
+    std::thread::scope(|scope| {
+        let (left, right, peers) = (&left, &right, &peers);
+        scope.spawn(move || {
+            let stops = left.iter().map(Ok).chain([Err(ShuffleError::Stopped)]);
+            let failed = second.run(peers, stops, right.iter().map(Ok), WATCHDOG, |_, _| {});
+            assert_eq!(failed, Err(ShuffleError::Stopped));
+        });
+        let (left, right) = (left.iter().map(Ok), right.iter().map(Ok));
+        let mut returned = 0;
+        let failed = first.run(peers, left, right, WATCHDOG, |_, _| returned += 1);
+        is_lost(&failed.unwrap_err());
+        assert_eq!(returned, 0);
+    });
 }
 
 /// Parts that are divided again: more bytes than a table is built from.
@@ -212,10 +259,12 @@ fn lost_executor_fails_the_others(make: &Make) {
             // A row of another length, after more than the other has room for before it receives.
             let mut wrong = rows(10_000, |at| at);
             wrong.push(vec![0; 3]);
-            let failed = second.run(peers, left.iter(), wrong.iter(), WATCHDOG, |_, _| {});
+            let failed =
+                second.run(peers, left.iter().map(Ok), wrong.iter().map(Ok), WATCHDOG, |_, _| {});
             assert_eq!(failed, Err(ShuffleError::RowSize { bytes: 3, possible: 17 }));
         });
-        let failed = first.run(peers, left.iter(), right.iter(), WATCHDOG, |_, _| {});
+        let failed =
+            first.run(peers, left.iter().map(Ok), right.iter().map(Ok), WATCHDOG, |_, _| {});
         is_lost(&failed.unwrap_err());
     });
 }
@@ -227,7 +276,7 @@ fn is_lost(error: &ShuffleError) {
 #[test]
 fn wrong_options_are_refused() {
     let fabric = farside::fabrics::shared_memory().unwrap();
-    let key = |bytes, null_at| JoinSide { key: JoinKey { bytes, null_at }, ..side() };
+    let key = |range, null_at| JoinSide { key: JoinKey::Bytes { range, null_at }, ..side() };
     let cases = [
         JoinOptions { left: key(10..18, None), ..options(1) },
         JoinOptions { left: key(0..8, Some(17)), ..options(1) },
@@ -242,10 +291,10 @@ fn wrong_options_are_refused() {
 }
 
 /// Rows without an end.
-fn endless(mut each: impl FnMut(u64)) -> impl Iterator<Item = Vec<u8>> {
+fn endless(mut each: impl FnMut(u64)) -> impl Iterator<Item = Result<Vec<u8>, ShuffleError>> {
     (0..).map(move |at| {
         each(at);
-        row(at % 1000, at, false)
+        Ok(row(at % 1000, at, false))
     })
 }
 
@@ -258,7 +307,7 @@ fn child() {
     let own = executor.addresses();
     say(&format!("addresses {} {}", own[0], own[1]));
     let peers = [[role[1].clone(), role[2].clone()], own];
-    let none = std::iter::empty::<Vec<u8>>();
+    let none = std::iter::empty::<Result<Vec<u8>, ShuffleError>>();
     let pushes = endless(|at| {
         if at == 100 {
             say("pushing");
@@ -276,7 +325,7 @@ fn killed_executor_fails_the_others() {
     let theirs = child.hear("addresses ");
     let (left, right) = theirs.split_once(' ').unwrap();
     let peers = [own, [left.to_owned(), right.to_owned()]];
-    let none = std::iter::empty::<Vec<u8>>();
+    let none = std::iter::empty::<Result<Vec<u8>, ShuffleError>>();
     let mut child = Some(child);
     let kills = endless(|at| {
         // By then the other has received from this executor, so that it pushes too.

@@ -5,8 +5,8 @@ use super::rows::Division;
 use super::table::LocalJoin;
 use crate::naps::Naps;
 use crate::shuffle::{
-    InboxOptions, Received, RowBatch, Rule, SenderOptions, ShuffleError, ShuffleInbox,
-    ShuffleSender,
+    InboxOptions, Received, RowBatch, SenderOptions, ShuffleError, ShuffleInbox, ShuffleSender,
+    destination,
 };
 use farside::fabrics::Fabric;
 use farside::onesided::Deadline;
@@ -82,12 +82,13 @@ impl JoinExecutor {
     ///
     /// # Errors
     /// `SendersLost` or `Receiver` if another executor was lost, `SendersLate` or `ReceiversLate` if it made no
-    /// progress: then rows may have been passed to `out`, and the join has failed. `RowSize` for a wrong row; `Options`.
+    /// progress: then rows may have been passed to `out`, and the join has failed. `RowSize` for a wrong row; `Options`;
+    /// an error of an input, after which the other executors fail: [`Stopped`](ShuffleError::Stopped) says no more.
     pub fn run(
         self,
         peers: &[[String; 2]],
-        left: impl Iterator<Item = impl AsRef<[u8]>>,
-        right: impl Iterator<Item = impl AsRef<[u8]>>,
+        left: impl Iterator<Item = Result<impl AsRef<[u8]>, ShuffleError>>,
+        right: impl Iterator<Item = Result<impl AsRef<[u8]>, ShuffleError>>,
         timeout: Duration,
         mut out: impl FnMut(&[u8], Option<&[u8]>),
     ) -> Result<JoinStats, ShuffleError> {
@@ -95,23 +96,23 @@ impl JoinExecutor {
         if peers.len() != usize::from(options.executors) {
             return Err(ShuffleError::Options("peers: the addresses of all executors"));
         }
-        let connect = |end: usize, side: &JoinSide| {
+        let connect = |end: usize| {
             let addresses: Vec<_> = peers.iter().map(|peer| &peer[end]).collect();
-            let rule = Rule::Hash(side.key.bytes.clone());
-            let sender_options = SenderOptions { rule, batch_rows: options.batch_rows };
+            let sender_options =
+                SenderOptions { batch_rows: options.batch_rows, ..SenderOptions::default() };
             ShuffleSender::connect(&fabric, number, &addresses, sender_options, timeout)
         };
         // All connections before any row: a peer that is missing is found first.
-        let senders = (connect(0, &options.left)?, connect(1, &options.right)?);
+        let senders = (connect(0)?, connect(1)?);
         let mut join = LocalJoin::new(&options);
         let mut output_rows = 0;
         let mut out = |left: &[u8], right: Option<&[u8]>| {
             output_rows += 1;
             out(left, right);
         };
-        let mut rights = Exchange::new(senders.1, right_inbox, &options.right, join.seed, timeout);
+        let mut rights = Exchange::new(senders.1, right_inbox, &options.right, &join, timeout);
         rights.run(right, |_| {})?;
-        let mut lefts = Exchange::new(senders.0, left_inbox, &options.left, join.seed, timeout);
+        let mut lefts = Exchange::new(senders.0, left_inbox, &options.left, &join, timeout);
         lefts.run(left, |row| {
             if options.kind.keeps_unmatched() {
                 out(row, None);
@@ -135,6 +136,7 @@ struct Exchange<'a> {
     sender: ShuffleSender,
     inbox: ShuffleInbox,
     side: &'a JoinSide,
+    executors: usize,
     division: Division<'a>,
     batch: RowBatch,
     timeout: Duration,
@@ -147,33 +149,36 @@ impl<'a> Exchange<'a> {
         sender: ShuffleSender,
         inbox: ShuffleInbox,
         side: &'a JoinSide,
-        seed: u64,
+        join: &LocalJoin<'_>,
         timeout: Duration,
     ) -> Self {
-        let division = Division::new(side, seed);
-        let batch = RowBatch::default();
-        Self { sender, inbox, side, division, batch, timeout, input_rows: 0, share_rows: 0 }
+        let division = Division::new(side, join.seed);
+        let executors = join.options.executors.into();
+        let (batch, input_rows, share_rows) = (RowBatch::default(), 0, 0);
+        Self { sender, inbox, side, executors, division, batch, timeout, input_rows, share_rows }
     }
 
     /// Pushes all rows but those without a key, and receives those of this executor from all.
     fn run(
         &mut self,
-        rows: impl Iterator<Item = impl AsRef<[u8]>>,
+        rows: impl Iterator<Item = Result<impl AsRef<[u8]>, ShuffleError>>,
         mut no_key: impl FnMut(&[u8]),
     ) -> Result<(), ShuffleError> {
         for row in rows {
+            let row = row?;
             let row = row.as_ref();
             self.input_rows += 1;
-            if self.side.key.of(row)?.is_none() {
+            let Some(key) = self.side.key.of(row)? else {
                 self.side.rows.check(row)?;
                 no_key(row);
                 continue;
-            }
+            };
+            let to = destination(key, self.executors);
             if self.input_rows.is_multiple_of(RECEIVE_EVERY) {
                 self.receive()?;
             }
-            if !self.sender.try_push(row)? {
-                self.repeat(|sender| sender.try_push(row), |_, pushed| pushed)?;
+            if !self.sender.try_push_to(to, row)? {
+                self.repeat(|sender| sender.try_push_to(to, row), |_, pushed| pushed)?;
             }
         }
         self.repeat(ShuffleSender::try_finish, |received, sent| sent && received == Received::Ended)

@@ -12,7 +12,7 @@
 //! let orders = [row(1, 10), row(2, 20), row(3, 30)];
 //! let items = [row(2, 5), row(1, 6), row(2, 7), row(9, 8)];
 //! let mut pairs = 0;
-//! executor.run(&peers, items.iter(), orders.iter(), second, |item, order| {
+//! executor.run(&peers, items.iter().map(Ok), orders.iter().map(Ok), second, |item, order| {
 //!     assert!(order.is_some_and(|order| order[..8] == item[..8]));
 //!     pairs += 1;
 //! })?;

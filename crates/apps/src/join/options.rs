@@ -37,19 +37,59 @@ impl JoinKind {
     }
 }
 
+/// Set in the length before a key of variable length if the key is null.
+const NULL_KEY: u32 = 1 << 31;
+
 /// Where the key of a row is.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct JoinKey {
-    /// Its bytes in the row.
-    pub bytes: Range<usize>,
-    /// A byte of the row that is not zero if the key is null; `None`: no key is.
-    pub null_at: Option<usize>,
+pub enum JoinKey {
+    /// Of a fixed length, anywhere in the row.
+    Bytes {
+        /// Its bytes in the row.
+        range: Range<usize>,
+        /// A byte of the row that is not zero if the key is null; `None`: no key is.
+        null_at: Option<usize>,
+    },
+    /// Of any length below 2 GiB, at the start of the row: [`JoinKey::prefix`], then the key.
+    Prefixed,
 }
 
 impl JoinKey {
+    /// Returns the 4 B before a [`Prefixed`](Self::Prefixed) key: its length in little-endian order, whose highest bit is
+    /// set if the key is null.
+    ///
+    /// ```
+    /// use farside_apps::join::JoinKey;
+    ///
+    /// assert_eq!(JoinKey::prefix(5, false), [5, 0, 0, 0]);
+    /// assert_eq!(JoinKey::prefix(5, true), [5, 0, 0, 0x80]);
+    /// ```
+    #[inline]
+    pub const fn prefix(bytes: u32, is_null: bool) -> [u8; 4] {
+        (bytes | if is_null { NULL_KEY } else { 0 }).to_le_bytes()
+    }
+
+    /// Divides a row of a [`Prefixed`](Self::Prefixed) key into the key, also if it is null, and the rest; `None` if the row
+    /// is too short.
+    ///
+    /// ```
+    /// use farside_apps::join::JoinKey;
+    ///
+    /// assert_eq!(JoinKey::split(b"\x02\0\0\0keys"), Some((&b"ke"[..], &b"ys"[..])));
+    /// assert_eq!(JoinKey::split(b"\x05\0\0\0keys"), None);
+    /// ```
+    #[inline]
+    pub fn split(row: &[u8]) -> Option<(&[u8], &[u8])> {
+        let (prefix, rest) = row.split_first_chunk()?;
+        rest.split_at_checked((u32::from_le_bytes(*prefix) & !NULL_KEY) as usize)
+    }
+
     /// Returns the bytes that a row must have.
     fn row_bytes_min(&self) -> usize {
-        self.bytes.end.max(self.null_at.map_or(0, |at| at + 1))
+        match self {
+            Self::Bytes { range, null_at } => range.end.max(null_at.map_or(0, |at| at + 1)),
+            Self::Prefixed => size_of::<u32>(),
+        }
     }
 
     /// Returns the key of a row; `None` if it is null.
@@ -58,11 +98,17 @@ impl JoinKey {
     /// `RowSize` if the row is too short.
     #[inline]
     pub(super) fn of<'a>(&self, row: &'a [u8]) -> Result<Option<&'a [u8]>, ShuffleError> {
-        let is_null = match self.null_at {
-            Some(at) => row.get(at).map(|byte| *byte != 0),
-            None => Some(false),
+        let (is_null, key) = match self {
+            Self::Bytes { range, null_at } => {
+                let is_null = null_at.map_or(Some(false), |at| row.get(at).map(|byte| *byte != 0));
+                (is_null, row.get(range.clone()))
+            }
+            Self::Prefixed => {
+                let prefix = row.first_chunk().map(|prefix| u32::from_le_bytes(*prefix));
+                (prefix.map(|prefix| prefix & NULL_KEY != 0), Self::split(row).map(|(key, _)| key))
+            }
         };
-        match (is_null, row.get(self.bytes.clone())) {
+        match (is_null, key) {
             (Some(false), Some(key)) => Ok(Some(key)),
             (Some(true), Some(_)) => Ok(None),
             _ => Err(ShuffleError::RowSize { bytes: row.len(), possible: self.row_bytes_min() }),
@@ -82,7 +128,7 @@ pub struct JoinSide {
 impl Default for JoinSide {
     /// Rows of 16 B, of which the first 8 are the key.
     fn default() -> Self {
-        Self { rows: RowFormat::Fixed(16), key: JoinKey { bytes: 0..8, null_at: None } }
+        Self { rows: RowFormat::Fixed(16), key: JoinKey::Bytes { range: 0..8, null_at: None } }
     }
 }
 
@@ -120,14 +166,17 @@ impl JoinOptions {
     /// Checks that keys are within rows and comparable.
     pub(super) fn check(&self) -> Result<(), ShuffleError> {
         for JoinSide { rows, key } in [&self.left, &self.right] {
-            if key.bytes.start > key.bytes.end {
+            if matches!(key, JoinKey::Bytes { range, .. } if range.start > range.end) {
                 return Err(ShuffleError::Options("key: a range of bytes"));
             }
             if matches!(*rows, RowFormat::Fixed(bytes) if key.row_bytes_min() > bytes as usize) {
                 return Err(ShuffleError::Options("key: within the rows"));
             }
         }
-        if self.left.key.bytes.len() != self.right.key.bytes.len() {
+        if let (JoinKey::Bytes { range: left, .. }, JoinKey::Bytes { range: right, .. }) =
+            (&self.left.key, &self.right.key)
+            && left.len() != right.len()
+        {
             return Err(ShuffleError::Options("keys: of the same length at both inputs"));
         }
         Ok(())

@@ -119,8 +119,7 @@ impl<'a> LocalJoin<'a> {
             let mut is_matched = false;
             for at in table.chain(hash(key, self.seed)) {
                 let other = right.row(at);
-                let its_key = other.get(right_side.key.bytes.clone());
-                if !its_key.is_some_and(|its_key| is_equal(key, its_key)) {
+                if !right_side.key.of(other)?.is_some_and(|its_key| is_equal(key, its_key)) {
                     continue;
                 }
                 is_matched = true;

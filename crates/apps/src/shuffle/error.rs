@@ -47,6 +47,8 @@ pub enum ShuffleError {
     Damaged(u64),
     /// Rows cannot follow the end.
     Finished,
+    /// The program ended the operation by an error of its input.
+    Stopped,
 }
 
 impl ShuffleError {
@@ -61,7 +63,7 @@ impl ShuffleError {
             Self::Options(_) => ErrorCode::BadConfiguration,
             Self::NotAnInbox(..) => ErrorCode::ChannelMismatch,
             Self::SenderTaken(..) => ErrorCode::AddressTaken,
-            Self::Damaged(_) | Self::Finished => ErrorCode::BadForm,
+            Self::Damaged(_) | Self::Finished | Self::Stopped => ErrorCode::BadForm,
         }
     }
 }
@@ -103,6 +105,7 @@ impl fmt::Display for ShuffleError {
                 "Slot {slot} was not written by a sender. Find the program that writes there."
             ),
             Self::Finished => write!(f, "The sender has finished. Push before."),
+            Self::Stopped => write!(f, "The program has ended its input by an error."),
         }
     }
 }

@@ -160,7 +160,8 @@ fn together(
             let [left, right] =
                 inputs.map(|rows| &rows[share(rows.len(), number)..share(rows.len(), number + 1)]);
             scope.spawn(move || {
-                let stats = executor.run(peers, left.iter(), right.iter(), TIMEOUT, |_, _| {})?;
+                let (left, right) = (left.iter().map(Ok), right.iter().map(Ok));
+                let stats = executor.run(peers, left, right, TIMEOUT, |_, _| {})?;
                 Ok(stats.output_rows)
             })
         });
