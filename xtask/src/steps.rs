@@ -1,10 +1,12 @@
 //! The steps of `cargo xtask ci`, cheapest first.
 
+use crate::debian::{self, Need};
 use crate::fenced::fenced_commands;
 use crate::guest;
 use crate::instructions;
 use crate::shell::Shell;
 use crate::tidy;
+use std::process::Command;
 
 /// A step of `cargo xtask ci`.
 pub(crate) struct Step {
@@ -165,6 +167,13 @@ pub(crate) const ALL: &[Step] = &[
         },
     },
     Step {
+        name: "data",
+        sentence: "joins of Parquet files equal those of DuckDB, which is installed from PyPI",
+        within: None,
+        more_by_name: None,
+        run: data,
+    },
+    Step {
         name: "demo",
         sentence: "the demonstration, with few records",
         within: Some("readme"),
@@ -293,6 +302,17 @@ fn readme(shell: &mut Shell) -> Result<(), String> {
     let words: Vec<_> = rest.split_whitespace().collect();
     // Tests that take minutes are ignored there and run by the step `explorer`.
     shell.cargo_test_but_ignored(&words)
+}
+
+/// Runs the tests that need Python with virtual environments, and the registry of its packages.
+fn data(shell: &mut Shell) -> Result<(), String> {
+    let has_venv = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
+    if !has_venv.is_ok_and(|output| output.status.success()) {
+        let what = "/usr/share/doc/python3-venv";
+        debian::ensure(&[Need { what, package: "python3-venv" }], &|text| println!("{text}"))?;
+    }
+    let tests = ["-p", "farside-data", "--test", "duckdb", "--"];
+    shell.cargo_test(&[&tests[..], &["--ignored", "--nocapture", "--test-threads", "1"]].concat())
 }
 
 /// Builds with planted defects, none of which is enabled outside their own tests: one build serves all steps of the

@@ -193,6 +193,34 @@ impl TemporaryFolder {
         created.map_err(|e| Failure::system(format!("{}: {e}", base.display())))
     }
 
+    /// Creates it beside a folder, which it can become by [`rename`](Self::rename).
+    ///
+    /// # Errors
+    /// The system's, with that folder; if it exists and is not empty.
+    pub fn beside(folder: &Path) -> Result<Self, Failure> {
+        let created = match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+            Ok(true) => Err(refused("is not empty: name a new folder")),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ if folder.file_name().is_none() => Err(refused("names no folder")),
+            _ => create_new(|number| {
+                let name = format!(".farside-{}-{number}.part", std::process::id());
+                let path = folder.with_file_name(name);
+                std::fs::create_dir(&path)?;
+                Ok(Self(path))
+            }),
+        };
+        created.map_err(|e| Failure::system(format!("{}: {e}", folder.display())))
+    }
+
+    /// Gives it the name of a folder that does not exist or is empty.
+    ///
+    /// # Errors
+    /// The system's, with that folder.
+    pub fn rename(self, folder: &Path) -> Result<(), Failure> {
+        let renamed = std::fs::rename(&self.0, folder);
+        renamed.map_err(|e| Failure::system(format!("{}: {e}", folder.display())))
+    }
+
     /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0

@@ -87,6 +87,12 @@ const CRATE_RULES: &[CrateRule] = &[
         outside: true,
     },
     CrateRule {
+        folder: "data",
+        sees: &["farside", "apps", "command"],
+        tests_see: &["testkit"],
+        outside: true,
+    },
+    CrateRule {
         folder: "bench",
         sees: &["base", "fabric", "farside", "apps", "sim", "command", "launcher"],
         tests_see: &[],
@@ -113,16 +119,16 @@ const CRATE_RULES: &[CrateRule] = &[
     },
 ];
 
-/// External crates for terminals and mounts, each with the only crate that may use it.
-const COMMAND_ONLY: &[(&str, &str)] = &[
-    ("clap", "cli"),
-    ("indicatif", "command"),
-    ("ratatui", "cli"),
-    ("fuser", "cli"),
-    ("signal-hook", "command"),
+/// External crates for terminals and mounts, each with the only crates that may use it.
+const COMMAND_ONLY: &[(&str, &[&str])] = &[
+    ("clap", &["cli", "data"]),
+    ("indicatif", &["command"]),
+    ("ratatui", &["cli"]),
+    ("fuser", &["cli"]),
+    ("signal-hook", &["command"]),
 ];
 /// Crates above the facade.
-const ABOVE_FACADE: &[&str] = &["apps", "command", "doctor", "launcher", "bench", "cli"];
+const ABOVE_FACADE: &[&str] = &["apps", "command", "doctor", "launcher", "data", "bench", "cli"];
 /// External crates that no crate below the facade may use.
 const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing", "log"];
 /// The machines of `protocol`: folders or files of its source.
@@ -184,9 +190,9 @@ impl CrateRule {
         if !self.outside {
             return Some(format!("`{folder}` has no dependencies, so not on `{name}`"));
         }
-        let home = COMMAND_ONLY.iter().find(|(known, home)| *known == name && *home != folder);
-        if let Some((_, home)) = home {
-            return Some(format!("only `{home}` knows `{name}`"));
+        let homes = COMMAND_ONLY.iter().find(|(known, _)| *known == name);
+        if let Some((_, homes)) = homes.filter(|(_, homes)| !homes.contains(&folder)) {
+            return Some(format!("only `{}` knows `{name}`", homes.join("`, `")));
         }
         let facade_or_above = folder == "farside" || ABOVE_FACADE.contains(&folder);
         (!facade_or_above && FACADE_UP.contains(&name))
@@ -325,7 +331,8 @@ mod tests {
     fn tables_of_targets_and_single_crates_are_read() {
         let manifest = "[target.'cfg(loom)'.dependencies]\nclap = \"4\"\n[dependencies.tokio]\nversion = \"1\"\n";
         let tree = Tree::sample(&[("crates/fabric/Cargo.toml", manifest)]);
-        let expected = ["only `cli` knows `clap`", "nothing below the facade knows `tokio`"];
+        let expected =
+            ["only `cli`, `data` knows `clap`", "nothing below the facade knows `tokio`"];
         assert_eq!(texts(&crates(&tree)), expected);
     }
 

@@ -10,7 +10,8 @@ mod time;
 
 use crate::failure::Failure;
 use crate::signals;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+pub use indicatif::ProgressBar;
+use indicatif::{ProgressDrawTarget, ProgressStyle};
 use queue::EventQueue;
 use serde::Serialize;
 use serde_json::Value;
