@@ -165,7 +165,7 @@ impl InputFile {
                     let builder = arrow_csv::ReaderBuilder::new(Arc::clone(&self.schema));
                     let builder = builder.with_format(csv_format()).with_batch_size(BATCH_ROWS);
                     // The copy shares its position.
-                    Batches::Csv(file.try_clone()?, builder.build(file).map_err(content)?)
+                    Batches::Csv(file.try_clone()?, Box::new(builder.build(file).map_err(content)?))
                 }
                 Some(metadata) => {
                     let builder =
@@ -226,7 +226,7 @@ pub struct InputBatches {
 }
 
 enum Batches {
-    Csv(File, arrow_csv::Reader<File>),
+    Csv(File, Box<arrow_csv::Reader<File>>),
     Parquet {
         batches: ParquetRecordBatchReader,
         /// Bytes of the file for each row, and rows that were read.
@@ -274,7 +274,7 @@ impl Iterator for InputBatches {
 pub struct OutputFile<W: Write + Send>(FileWriter<W>);
 
 enum FileWriter<W: Write + Send> {
-    Csv(arrow_csv::Writer<W>),
+    Csv(Box<arrow_csv::Writer<W>>),
     Parquet(Box<ArrowWriter<W>>),
 }
 
@@ -300,7 +300,7 @@ impl<W: Write + Send> OutputFile<W> {
                 let mut writer = arrow_csv::WriterBuilder::new().with_header(true).build(to);
                 // The header, also of a file without rows.
                 writer.write(&RecordBatch::new_empty(Arc::clone(schema))).map_err(content)?;
-                FileWriter::Csv(writer)
+                FileWriter::Csv(Box::new(writer))
             }
             FileFormat::Parquet => {
                 let options = WriterProperties::builder().set_compression(Compression::SNAPPY);
