@@ -22,6 +22,8 @@ pub(crate) struct Step {
     pub(crate) run: fn(&mut Shell) -> Result<(), String>,
 }
 
+/// With which joins are compared.
+const DUCKDB: &str = "duckdb==1.4.4";
 /// Number of seeded simulations of each kind.
 const SIMULATIONS_EACH: &str = "2000";
 /// Of clients of lent memory, which run as threads.
@@ -305,11 +307,32 @@ fn readme(shell: &mut Shell) -> Result<(), String> {
 }
 
 /// Runs the tests that need Python with virtual environments, and the registry of its packages.
+/// Installs DuckDB into a virtual environment below the target folder, where the tests of `farside-data` look for it.
+fn install_duckdb() -> Result<(), String> {
+    let folder = "target/tmp/duckdb";
+    let run = |program: &str, arguments: &[&str]| {
+        let ran = Command::new(program).args(arguments).output();
+        let output = ran.map_err(|error| format!("{program}: {error}"))?;
+        let text = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(text()) }
+    };
+    let python = format!("{folder}/bin/python");
+    if run(&python, &["-c", "import duckdb"]).is_ok() {
+        return Ok(());
+    }
+    run("python3", &["-m", "venv", "--clear", folder])?;
+    run(&python, &["-m", "pip", "install", "--quiet", DUCKDB])
+}
+
 fn data(shell: &mut Shell) -> Result<(), String> {
     let has_venv = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
     if !has_venv.is_ok_and(|output| output.status.success()) {
         let what = "/usr/share/doc/python3-venv";
         debian::ensure(&[Need { what, package: "python3-venv" }], &|text| println!("{text}"))?;
+    }
+    if let Err(why) = install_duckdb() {
+        shell.skipped.push(format!("DuckDB could not be installed from PyPI: {why}"));
+        return Ok(());
     }
     let tests = ["-p", "farside-data", "--test", "duckdb", "--"];
     shell.cargo_test(&[&tests[..], &["--ignored", "--nocapture", "--test-threads", "1"]].concat())
