@@ -16,5 +16,6 @@ pub mod linearizability;
 pub mod litmus;
 pub mod model;
 pub mod programs;
+pub mod reproduce_000;
 pub mod stage;
 mod turn;

@@ -1,5 +1,6 @@
 //! The control path of the simulated fabric: nodes, regions, links, and their faults.
 
+use super::locality::Placement;
 use super::port::SimWaiter;
 use super::program::ProgramCounts;
 use super::request::{Phase, Progress};
@@ -34,6 +35,7 @@ impl World {
             regions_made: 0,
             busy_words: Vec::new(),
             counts: ProgramCounts::default(),
+            placement: Placement::default(),
         });
         NodeKey(self.nodes.len() - 1)
     }
@@ -60,7 +62,8 @@ impl World {
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
         let access = spec.access;
-        let registered = SimRegion { arena: arena.clone(), key, access, kind: spec.kind };
+        let socket = node.placement.memory_socket;
+        let registered = SimRegion { arena: arena.clone(), key, access, kind: spec.kind, socket };
         node.regions.insert(id, registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Ok(Region { id, arena, token, device: None })
@@ -97,6 +100,7 @@ impl World {
         self.record_node("open", node, port.0 as u64);
         self.ports.push(PortState {
             node,
+            placement: self.nodes[node.0].placement,
             open: true,
             links: Vec::new(),
             imports_made: 0,

@@ -7,7 +7,7 @@
 //! | stage | resource | time |
 //! | --- | --- | --- |
 //! | doorbell | the adapter's doorbells | `doorbell_ns`, busy `doorbell_busy_ns`; several requests of one post to one link are fetched with one more `pcie_read_ns`, a single one is inlined in its doorbell |
-//! | work request | the send engine of the adapter, and that of the link | busy `send_ns` and `link_send_ns`, and `gather_ns` for each slice after the first |
+//! | work request | the send engine of the port, and that of the link | busy `send_ns` and `link_send_ns`, `gather_ns` for each slice after the first, `fetch_ns` and `link_fetch_ns` if its payload is fetched |
 //! | payload | the bus, reading | `pcie_read_ns`, busy `pcie_ps_per_byte`; nothing for inline bytes and memory at the adapter |
 //! | packets | the wire, out | busy `wire_ps_per_byte` for payload and `packet_header_bytes`; messages of several links are interleaved by packets |
 //! | switch | | `path_ns`, cut through |
@@ -21,9 +21,12 @@
 //!
 //! A [`Path`](super::Path) between two nodes can replace wires and switch.
 //!
-//! Not modelled: congestion control and loss, overflow of the adapter's caches (many links or regions), NUMA, and the
-//! processors: their time is charged by [`stage`](crate::stage).
+//! Caches of the adapter, its two ports and the sockets of the machine add to that ([`AdapterCaches`],
+//! [`SocketCosts`], [`Placement`](super::Placement)).
+//!
+//! Not modelled: congestion control and loss, and the processors: their time is charged by [`stage`](crate::stage).
 
+use super::locality::{ADAPTER_PORTS, AdapterCaches, CachedMetadata, SocketCosts};
 use super::world::NodeKey;
 use std::collections::VecDeque;
 use std::fmt;
@@ -50,6 +53,10 @@ pub struct HardwareProfile {
     pub link_send_ns: u64,
     /// Time that each slice after the first adds to both.
     pub gather_ns: u64,
+    /// Time that a payload in main memory adds to `send_ns`.
+    pub fetch_ns: u64,
+    /// Time that it adds to `link_send_ns`, where an adapter does not overlap the fetches of one link.
+    pub link_fetch_ns: u64,
     /// Latency of the idle adapter, in each direction.
     pub pipeline_ns: u64,
     /// Busy time of the wire, in each direction.
@@ -76,6 +83,10 @@ pub struct HardwareProfile {
     pub atomic_device_ns: u64,
     /// Delay after which a SEND that found no receive is retried once a receive is posted.
     pub retry_ns: u64,
+    /// Caches of the adapter.
+    pub caches: AdapterCaches,
+    /// Costs between the sockets of a machine.
+    pub sockets: SocketCosts,
 }
 
 /// The cluster of 001 §6: two ConnectX-5 of 100 Gb/s, one switch, RoCEv2, EPYC 7742.
@@ -109,6 +120,8 @@ pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
     send_ns: 14,
     link_send_ns: 80,
     gather_ns: 30,
+    fetch_ns: 0,
+    link_fetch_ns: 0,
     pipeline_ns: 100,
     wire_ps_per_byte: 80,
     packet_bytes_max: 4_096,
@@ -122,6 +135,8 @@ pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
     atomic_host_ns: 420,
     atomic_device_ns: 90,
     retry_ns: 12_000,
+    caches: AdapterCaches::NONE,
+    sockets: SocketCosts::NONE,
 };
 
 /// Adapters that take no time, with packets of any length: all delays come from
@@ -136,6 +151,8 @@ pub const NO_TIME: HardwareProfile = HardwareProfile {
     send_ns: 0,
     link_send_ns: 0,
     gather_ns: 0,
+    fetch_ns: 0,
+    link_fetch_ns: 0,
     pipeline_ns: 0,
     wire_ps_per_byte: 0,
     packet_bytes_max: u32::MAX,
@@ -149,6 +166,8 @@ pub const NO_TIME: HardwareProfile = HardwareProfile {
     atomic_host_ns: 0,
     atomic_device_ns: 0,
     retry_ns: 1_000,
+    caches: AdapterCaches::NONE,
+    sockets: SocketCosts::NONE,
 };
 
 impl fmt::Display for HardwareProfile {
@@ -162,7 +181,21 @@ impl fmt::Display for HardwareProfile {
         write!(f, "path={} receive={}/{}", self.path_ns, self.receive_ns, self.packet_ns)?;
         write!(f, "+{} completion={} ", self.receive_request_ns, self.completion_ns)?;
         write!(f, "fetches={} atomic={}", self.fetches_max, self.atomic_host_ns)?;
-        write!(f, "/{} retry={}", self.atomic_device_ns, self.retry_ns)
+        write!(f, "/{} retry={}", self.atomic_device_ns, self.retry_ns)?;
+        if (self.fetch_ns, self.link_fetch_ns) != (0, 0) {
+            write!(f, " fetch={}/{}", self.fetch_ns, self.link_fetch_ns)?;
+        }
+        let (caches, sockets) = (&self.caches, &self.sockets);
+        if *caches != AdapterCaches::NONE {
+            write!(f, " translations={}x{}B", caches.translations_max, caches.page_bytes)?;
+            write!(f, "/{} ", caches.translation_miss_ns)?;
+            write!(f, "pairs={}/{}", caches.queue_pairs_max, caches.queue_pair_miss_ns)?;
+        }
+        if *sockets != SocketCosts::NONE {
+            write!(f, " crossing={}/{}", sockets.crossing_ns, sockets.read_busy_ns)?;
+            write!(f, "/{}/{}ps", sockets.write_busy_ns, sockets.ps_per_byte)?;
+        }
+        Ok(())
     }
 }
 
@@ -186,17 +219,26 @@ impl Resource {
     }
 }
 
-/// The resources of one node's adapter.
+/// The resources of one port of an adapter.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Adapter {
-    pub(super) doorbells: Resource,
+pub(super) struct AdapterPort {
     pub(super) send: Resource,
     pub(super) receive: Resource,
     pub(super) wire_out: Resource,
     pub(super) wire_in: Resource,
+    pub(super) atomics: Resource,
+}
+
+/// The resources of one node's adapter.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Adapter {
+    pub(super) ports: [AdapterPort; ADAPTER_PORTS],
+    pub(super) doorbells: Resource,
     pub(super) bus_read: Resource,
     pub(super) bus_write: Resource,
-    pub(super) atomics: Resource,
+    /// Reads of the adapter from the other socket.
+    pub(super) interconnect: Resource,
+    pub(super) cached: CachedMetadata,
 }
 
 /// All adapters, created on first use.

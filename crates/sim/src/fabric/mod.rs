@@ -42,8 +42,10 @@
 //!
 //! Not modelled: threads, real time, and reordering of accesses within a processor.
 
+mod connectx3;
 mod control;
 mod hardware;
+mod locality;
 mod options;
 mod paths;
 mod port;
@@ -59,6 +61,8 @@ mod world;
 #[cfg(test)]
 mod hardware_tests;
 #[cfg(test)]
+mod locality_tests;
+#[cfg(test)]
 mod profile_tests;
 #[cfg(test)]
 mod scene;
@@ -69,7 +73,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use world::{NodeKey, World};
 
+pub use connectx3::{CONNECTX3_IB, E5_2640_V2, VERBS_CONNECTX3};
 pub use hardware::{CONNECTX5_ROCE, HardwareProfile, NO_TIME};
+pub use locality::{ADAPTER_PORTS, AdapterCaches, Placement, SocketCosts};
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
 pub use paths::{Path, Traffic};
 pub use port::SimFabric;

@@ -2,7 +2,8 @@
 
 use farside_base::Random;
 use farside_base::{
-    Access, CompletionKind, CompletionStatus, Operation, Receive, RegionToken, Work, WorkId,
+    Access, CompletionKind, CompletionStatus, Operation, Receive, RegionId, RegionToken, Work,
+    WorkId,
 };
 use farside_fabric::{Arena, Parts};
 
@@ -12,6 +13,7 @@ const LINE_BYTES: u64 = 64;
 /// A range of local memory, resolved when the request was posted.
 #[derive(Clone, Debug)]
 pub(super) struct LocalRange {
+    pub(super) region: RegionId,
     pub(super) arena: Arena,
     pub(super) offset: u64,
     pub(super) bytes: usize,

@@ -90,7 +90,7 @@ impl World {
         let inside = arena.at(slice.offset, slice.bytes as usize);
         inside.map_err(|_| Stop::Invalid("local bounds"))?;
         let (offset, bytes) = (slice.offset, slice.bytes as usize);
-        Ok(LocalRange { arena: arena.clone(), offset, bytes, device })
+        Ok(LocalRange { region: slice.region, arena: arena.clone(), offset, bytes, device })
     }
 
     /// Reserves a receive of the peer, if senders must (`BackPressure::AtPost`).

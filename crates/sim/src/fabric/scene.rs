@@ -1,6 +1,6 @@
 //! Nodes, ports, regions and links, for tests.
 
-use super::{SimNet, SimOptions};
+use super::{Placement, SimNet, SimOptions};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Operation, Receive, ReceiveQueueId,
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
@@ -39,11 +39,21 @@ impl LinkedNodes {
         nodes: usize,
         access: Access,
     ) -> Self {
-        let net = SimNet::new(seed, options);
-        let sides = NAMES[..nodes].iter().map(|name| side(&net, name, nodes, access)).collect();
-        let mut scene = Self { net, sides };
-        for from in 0..nodes {
-            for to in from + 1..nodes {
+        let places: Vec<_> =
+            NAMES[..nodes].iter().map(|name| (*name, Placement::default())).collect();
+        Self::placed(&SimNet::new(seed, options), &places, access)
+    }
+
+    /// Creates one end on each of these nodes, with that placement.
+    pub(super) fn placed(net: &SimNet, places: &[(&str, Placement)], access: Access) -> Self {
+        let side = |(number, (node, placement)): (usize, &(&str, Placement))| {
+            net.place(node, *placement).unwrap();
+            side(net, node, NAMES[number], places.len(), access)
+        };
+        let sides = places.iter().enumerate().map(side).collect();
+        let mut scene = Self { net: net.clone(), sides };
+        for from in 0..places.len() {
+            for to in from + 1..places.len() {
                 scene.connect(from, to);
             }
         }
@@ -139,8 +149,14 @@ impl LinkedNodes {
     }
 }
 
-pub(super) fn side(net: &SimNet, name: &str, nodes: usize, access: Access) -> LinkedNode {
-    let fabric = net.fabric(name);
+pub(super) fn side(
+    net: &SimNet,
+    node: &str,
+    name: &str,
+    nodes: usize,
+    access: Access,
+) -> LinkedNode {
+    let fabric = net.fabric(node);
     let listen = Some(name.to_owned());
     let mut port = fabric.open(&PortSpec { listen }).unwrap();
     let queue = port.create_receive_queue(64).unwrap();

@@ -386,7 +386,7 @@ fn node_with_reused_name_starts_empty() {
     let old = scene.sides[1].region.token;
     scene.net.kill("b");
     scene.net.run_until_idle();
-    scene.sides[1] = side(&scene.net.clone(), "b", 2, Access::ALL);
+    scene.sides[1] = side(&scene.net.clone(), "b", "b", 2, Access::ALL);
     assert!(scene.sides[0].port.import(link, &old).is_err());
     assert_eq!(scene.events(0).len(), 1);
     scene.connect(0, 1);

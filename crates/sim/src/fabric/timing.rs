@@ -1,16 +1,19 @@
 //! The path of a message through the resources of a [`HardwareProfile`], packet by packet.
 
-use super::hardware::{Adapter, DepartingMessage, HardwareProfile, Lane, Packet, Then};
+use super::hardware::{AdapterPort, DepartingMessage, HardwareProfile, Lane, Packet, Then};
+use super::locality::EngineDelay;
 use super::program::ProgramCounts;
-use super::request::{AdapterMessage, Inbound, MessagePayload};
+use super::request::{AdapterMessage, Inbound, LocalRange, MessagePayload};
 use super::world::{LinkEnd, PortKey, World, WorldEvent};
 use farside_base::{CompletionKind, LinkId, RegionKind, Work};
 use std::collections::BTreeMap;
 
 impl World {
-    fn adapter(&mut self, end: LinkEnd) -> &mut Adapter {
-        let node = self.port(end.port).node;
-        self.adapters.of(node)
+    /// The port of the adapter that this link uses.
+    fn adapter_port(&mut self, end: LinkEnd) -> &mut AdapterPort {
+        let port = self.port(end.port);
+        let (node, number) = (port.node, usize::from(port.placement.port));
+        &mut self.adapters.of(node).ports[number]
     }
 
     /// Builds the requests of a list and rings one doorbell for each of its links. Returns per link when the adapter
@@ -25,23 +28,23 @@ impl World {
         let rung = links.into_iter().map(|(link, requests)| {
             let doorbell = ProgramCounts { doorbells: 1, ..ProgramCounts::default() };
             self.count_and_charge(port, &doorbell);
-            (link, self.rung_ns(port, requests))
+            (link, self.rung_ns(LinkEnd { port, link }, requests))
         });
         rung.collect()
     }
 
     /// Rings the doorbell for `requests` requests of one link. Returns when the adapter has them.
-    fn rung_ns(&mut self, port: PortKey, requests: u64) -> u64 {
+    fn rung_ns(&mut self, end: LinkEnd, requests: u64) -> u64 {
         let at_ns = self.program_ns();
         let Some(hardware) = self.options.hardware else {
             return at_ns;
         };
-        let node = self.port(port).node;
+        let node = self.port(end.port).node;
         let busy_ps = hardware.doorbell_busy_ns * 1_000;
         let (start_ns, _) = self.adapters.of(node).doorbells.take(at_ns, busy_ps);
         // A single request is inlined in its doorbell; several are fetched by the adapter.
         let fetch_ns = if requests > 1 { hardware.pcie_read_ns } else { 0 };
-        start_ns + hardware.doorbell_ns + fetch_ns
+        start_ns + hardware.doorbell_ns + self.thread_crossing_ns(&hardware, end) + fetch_ns
     }
 
     /// Returns when the send engine may start a request that the adapter has since `rung_ns`.
@@ -56,19 +59,23 @@ impl World {
         from: LinkEnd,
         message: &AdapterMessage,
     ) {
-        let (slices, fetched) = match &message.payload {
-            MessagePayload::Unsampled(places) => {
-                let host = places.iter().filter(|place| !place.device);
-                (places.len() as u64, host.map(|place| place.bytes as u64).sum())
-            }
-            MessagePayload::Sampled(_) => (0, 0_u64),
+        let places: &[LocalRange] = match &message.payload {
+            MessagePayload::Unsampled(places) => places,
+            MessagePayload::Sampled(_) => &[],
         };
+        let slices = places.len() as u64;
+        let host = places.iter().filter(|place| !place.device);
+        let fetched: u64 = host.map(|place| place.bytes as u64).sum();
+        let (fetch_ns, link_fetch_ns) =
+            if fetched > 0 { (hardware.fetch_ns, hardware.link_fetch_ns) } else { (0, 0) };
+        let delay = self.send_delay(hardware, from, places);
         let gather_ns = hardware.gather_ns * slices.saturating_sub(1);
         let now_ns = self.now_ns;
-        let link_ps = (hardware.link_send_ns + gather_ns) * 1_000;
+        let link_ps = (hardware.link_send_ns + link_fetch_ns + gather_ns) * 1_000;
         self.link_mut(from).lanes.send.take(now_ns, link_ps);
-        let send_ps = (hardware.send_ns + gather_ns) * 1_000;
-        let (_, started_ns) = self.adapter(from).send.take(now_ns, send_ps);
+        let send_ps = (hardware.send_ns + fetch_ns + gather_ns) * 1_000 + delay.busy_ps;
+        let (_, started_ns) = self.adapter_port(from).send.take(now_ns, send_ps);
+        let mut started_ns = started_ns + delay.latency_ns;
         let by_read = self.by_read(message);
         let (bytes, fetched) = match message.kind {
             CompletionKind::Write | CompletionKind::Send if !by_read => {
@@ -76,6 +83,9 @@ impl World {
             }
             _ => (0, 0),
         };
+        if fetched > 0 && places.iter().any(|place| self.is_across(from, place.region)) {
+            started_ns = self.cross(hardware, from, started_ns, fetched);
+        }
         let ready_ns = self.read_bus(hardware, from, started_ns, fetched) + hardware.pipeline_ns;
         self.launch(
             from,
@@ -96,7 +106,9 @@ impl World {
             return at_ns;
         }
         let ps_per_byte = hardware.pcie_ps_per_byte;
-        let (start_ns, _) = self.adapter(end).bus_read.take(at_ns, bytes * ps_per_byte);
+        let node = self.port(end.port).node;
+        let bus = &mut self.adapters.of(node).bus_read;
+        let (start_ns, _) = bus.take(at_ns, bytes * ps_per_byte);
         let first = bytes.min(u64::from(hardware.packet_bytes_max));
         start_ns + hardware.pcie_read_ns + first * ps_per_byte / 1_000
     }
@@ -157,7 +169,7 @@ impl World {
             Some((start_ns, sent_ns, path)) => (start_ns, sent_ns, path.latency_ns),
             None => {
                 let busy_ps = bytes * hardware.wire_ps_per_byte;
-                let (start_ns, sent_ns) = self.adapter(from).wire_out.take(now_ns, busy_ps);
+                let (start_ns, sent_ns) = self.adapter_port(from).wire_out.take(now_ns, busy_ps);
                 (start_ns, sent_ns, hardware.path_ns)
             }
         };
@@ -176,10 +188,16 @@ impl World {
         let now_ns = self.now_ns;
         let bytes = bytes_around(&hardware, &packet);
         let cable_ns = self.cable_ns(to, bytes);
-        let adapter = self.adapter(to);
+        let delay = match packet.then {
+            _ if !packet.last => EngineDelay::default(),
+            Then::Arrive => self.receive_delay(&hardware, to, number),
+            Then::Response => self.answer_delay(&hardware, to, number),
+            Then::Fetch | Then::Fetched => EngineDelay::default(),
+        };
+        let port = self.adapter_port(to);
         let arrived_ns = match cable_ns {
             Some(cable_ns) => now_ns + cable_ns,
-            None => adapter.wire_in.take(now_ns, bytes * hardware.wire_ps_per_byte).1,
+            None => port.wire_in.take(now_ns, bytes * hardware.wire_ps_per_byte).1,
         };
         let mut busy_ns = hardware.packet_ns;
         if packet.first && packet.then == Then::Arrive {
@@ -188,19 +206,25 @@ impl World {
                 busy_ns += hardware.receive_request_ns + hardware.completion_ns;
             }
         }
-        let (_, seen_ns) = adapter.receive.take(arrived_ns, busy_ns * 1_000);
+        let (_, seen_ns) = port.receive.take(arrived_ns, busy_ns * 1_000 + delay.busy_ps);
+        let seen_ns = seen_ns + delay.latency_ns;
         let mut bus_ps = u64::from(packet.bytes) * hardware.pcie_ps_per_byte;
         if target.device {
             bus_ps = 0;
         }
-        let (bus_ns, _) = adapter.bus_write.take(seen_ns, bus_ps);
+        let node = self.port(to.port).node;
+        let (bus_ns, _) = self.adapters.of(node).bus_write.take(seen_ns, bus_ps);
         if !packet.last {
             return;
         }
         let seen_ns = seen_ns + hardware.pipeline_ns;
-        let access_ns = if target.device { hardware.device_ns } else { hardware.pcie_write_ns };
+        let mut access_ns = if target.device { hardware.device_ns } else { hardware.pcie_write_ns };
+        if target.across {
+            access_ns += hardware.sockets.crossing_ns;
+        }
         let landed_ns = bus_ns + bus_ps / 1_000 + hardware.pipeline_ns + access_ns;
-        let entry_ns = if target.receives { hardware.completion_ns } else { 0 };
+        let thread_ns = self.thread_crossing_ns(&hardware, to);
+        let entry_ns = if target.receives { hardware.completion_ns + thread_ns } else { 0 };
         let request = matches!(packet.then, Then::Arrive | Then::Fetched);
         if let Some(inbound) = self.link_mut(to).inbound(number).filter(|_| request) {
             inbound.landed_ns = landed_ns + entry_ns;
@@ -213,7 +237,8 @@ impl World {
                 self.at(at_ns, WorldEvent::Arrive(to, number));
             }
             Then::Response => {
-                self.at(landed_ns + hardware.completion_ns, WorldEvent::Response(to, number));
+                let at_ns = landed_ns + hardware.completion_ns + thread_ns;
+                self.at(at_ns, WorldEvent::Response(to, number));
             }
             Then::Fetch => self.at(seen_ns, WorldEvent::Fetch(to, number)),
             Then::Fetched => self.at(seen_ns, WorldEvent::Fetched(to, number)),
@@ -222,7 +247,7 @@ impl World {
 
     /// Returns the delays of a message at its target.
     fn target_of(&mut self, to: LinkEnd, number: u64, then: Then) -> TargetDelay {
-        let mut target = TargetDelay { receives: false, device: false };
+        let mut target = TargetDelay { receives: false, device: false, across: false };
         if !matches!(then, Then::Arrive | Then::Fetched) {
             return target;
         }
@@ -231,6 +256,8 @@ impl World {
         };
         let message = &inbound.message;
         target.receives = message.kind == CompletionKind::Send || message.immediate.is_some();
+        let region = message.at.map(|(token, _)| token.region);
+        target.across = region.is_some_and(|region| self.is_across(to, region));
         target.device = self.at_device(to, number);
         target
     }
@@ -259,17 +286,25 @@ impl World {
         };
         let Inbound { arrived_ns, landed_ns, .. } = *inbound;
         let bytes = inbound.message.bytes as u64;
-        match inbound.message.kind {
+        let (kind, at) = (inbound.message.kind, inbound.message.at);
+        let across = at.is_some_and(|(token, _)| self.is_across(end, token.region));
+        match kind {
             CompletionKind::Atomic => {
                 let (busy_ns, access_ns) = if device {
                     (hardware.atomic_device_ns, hardware.device_ns)
                 } else {
                     (hardware.atomic_host_ns, hardware.pcie_read_ns)
                 };
-                let (start_ns, _) = self.adapter(end).atomics.take(arrived_ns, busy_ns * 1_000);
-                start_ns + busy_ns.max(access_ns)
+                let crossing_ns = if across { 2 * hardware.sockets.crossing_ns } else { 0 };
+                let unit = &mut self.adapter_port(end).atomics;
+                let (start_ns, _) = unit.take(arrived_ns, busy_ns * 1_000);
+                start_ns + busy_ns.max(access_ns + crossing_ns)
             }
             CompletionKind::Read if device => arrived_ns + hardware.device_ns,
+            CompletionKind::Read if across => {
+                let at_ns = self.cross(hardware, end, arrived_ns, bytes);
+                self.read_bus(hardware, end, at_ns, bytes)
+            }
             CompletionKind::Read => self.read_bus(hardware, end, arrived_ns, bytes),
             _ => landed_ns,
         }
@@ -283,6 +318,8 @@ struct TargetDelay {
     receives: bool,
     /// Whether its memory is at the adapter.
     device: bool,
+    /// Whether its memory is on the other socket.
+    across: bool,
 }
 
 /// Returns the size of a packet on the wire.

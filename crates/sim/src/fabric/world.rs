@@ -1,6 +1,7 @@
 //! The state of a simulated network, and its virtual time.
 
 use super::hardware::{Adapters, Lane, Lanes, Packet};
+use super::locality::Placement;
 use super::options::{DelayRange, SimOptions};
 use super::paths::Paths;
 use super::port::SimWaiter;
@@ -85,6 +86,8 @@ pub(super) struct SimNode {
     pub(super) busy_words: Vec<(RegionId, u64)>,
     /// Operations of the program since the counts were last taken.
     pub(super) counts: ProgramCounts,
+    /// The placement of what the program creates.
+    pub(super) placement: Placement,
 }
 
 /// The owner's record of a region, against which requests are checked.
@@ -94,10 +97,12 @@ pub(super) struct SimRegion {
     pub(super) key: RemoteKey,
     pub(super) access: Access,
     pub(super) kind: RegionKind,
+    pub(super) socket: u8,
 }
 
 pub(super) struct PortState {
     pub(super) node: NodeKey,
+    pub(super) placement: Placement,
     pub(super) open: bool,
     pub(super) links: Vec<SimLink>,
     pub(super) imports_made: u32,
