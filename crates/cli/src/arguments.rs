@@ -17,6 +17,7 @@ mod hosts;
 mod log;
 mod onesided;
 mod remote;
+mod reproduce;
 mod rmc;
 mod run;
 mod shuffle;
@@ -47,6 +48,8 @@ use onesided::{
     BenchHashtableArguments, BenchLogArguments, BenchVectorArguments,
 };
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
+pub(crate) use reproduce::Paper;
+use reproduce::ReproduceArguments;
 use rmc::{
     RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
 };
@@ -120,6 +123,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         which: Rmc,
     },
+    /// Reproduce the figures of a paper by a model in virtual time, or list what there is
+    Reproduce(ReproduceArguments),
     /// Show the fabrics, which one would be chosen and why, and running clusters
     #[command(after_help = "\
 Examples:

@@ -12,11 +12,12 @@ mod key;
 mod lend;
 mod listening;
 mod log;
+mod reproduce;
 mod rmc;
 mod settings;
 mod wordcount;
 
-use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
+use arguments::{Arguments, Bench, Command, Key, Log, Paper, Rmc};
 use clap::Parser;
 use farside_bench::onesided::{
     access, atomics, consolidate, hashtable, join, log as bench_log, shuffle, vector,
@@ -66,6 +67,13 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Info => info::run(output),
         Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
         Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),
+        Command::Reproduce(arguments) => match arguments.paper {
+            None => {
+                reproduce::list(output);
+                Ok(())
+            }
+            Some(Paper::MemorySemantics) => reproduce::run(arguments.figure.as_deref(), output),
+        },
         Command::Rmc { which } => run_rmc(which, output),
         Command::Bench { which } => run_bench(which, output),
     }

@@ -81,6 +81,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "log append" | "log tail" => ends(log),
         "wordcount" => ends(&format!("--nodes 1 {}", folder.file("text", b"a b a\n"))),
         "channels" | "info" | "rmc list" | "rmc figures" => ends(""),
+        "reproduce" => ends("000 --figure I"),
         "doctor" => ends("--list"),
         "key new" => ends(&folder.path(&name())),
         "bench memory" => ends("--only hit --windows 8"),
