@@ -1,6 +1,6 @@
 //! The control path of the simulated fabric: nodes, regions, links, and their faults.
 
-use super::locality::Placement;
+use super::locality::SocketPlacement;
 use super::port::SimWaiter;
 use super::program::ProgramCounts;
 use super::request::{Phase, Progress};
@@ -35,7 +35,7 @@ impl World {
             regions_made: 0,
             busy_words: Vec::new(),
             counts: ProgramCounts::default(),
-            placement: Placement::default(),
+            placement: SocketPlacement::default(),
         });
         NodeKey(self.nodes.len() - 1)
     }

@@ -22,12 +22,13 @@
 //! A [`Path`](super::Path) between two nodes can replace wires and switch.
 //!
 //! Caches of the adapter, its two ports and the sockets of the machine add to that ([`AdapterCaches`],
-//! [`SocketCosts`], [`Placement`](super::Placement)).
+//! [`SocketCosts`], [`SocketPlacement`](super::SocketPlacement)).
 //!
 //! Not modelled: congestion control and loss, and the processors: their time is charged by [`stage`](crate::stage).
 
-use super::locality::{ADAPTER_PORTS, AdapterCaches, CachedMetadata, SocketCosts};
-use super::world::NodeKey;
+use super::locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, UsedCache};
+use super::world::{LinkEnd, NodeKey};
+use farside_base::RegionId;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -217,6 +218,13 @@ impl Resource {
     pub(super) fn free_ns(&self) -> u64 {
         self.free_ps.div_ceil(1_000)
     }
+}
+
+/// The cached metadata of one adapter.
+#[derive(Clone, Default, Debug)]
+pub(super) struct CachedMetadata {
+    pub(super) translations: UsedCache<(RegionId, u64)>,
+    pub(super) queue_pairs: UsedCache<LinkEnd>,
 }
 
 /// The resources of one port of an adapter.

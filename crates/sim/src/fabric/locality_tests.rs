@@ -2,8 +2,8 @@
 
 use super::scene::LinkedNodes;
 use super::{
-    ADAPTER_PORTS, AdapterCaches, CONNECTX3_IB, CONNECTX5_ROCE, HardwareProfile, Placement, SimNet,
-    SimOptions, SocketCosts, VERBS_CONNECTX3,
+    ADAPTER_PORTS, AdapterCaches, CONNECTX3_IB, CONNECTX5_ROCE, HardwareProfile, SimNet,
+    SimOptions, SocketCosts, SocketPlacement, VERBS_CONNECTX3,
 };
 use farside_base::{Access, LocalSlice, Operation, Source};
 
@@ -22,7 +22,7 @@ fn linked(hardware: HardwareProfile, nodes: usize) -> LinkedNodes {
 }
 
 /// Two nodes, of which the first has this placement and the second that one.
-fn placed(hardware: HardwareProfile, [client, server]: [Placement; 2]) -> LinkedNodes {
+fn placed(hardware: HardwareProfile, [client, server]: [SocketPlacement; 2]) -> LinkedNodes {
     let net = SimNet::new(1, options(hardware));
     LinkedNodes::placed(&net, &[("a", client), ("b", server)], Access::ALL)
 }
@@ -52,7 +52,8 @@ fn inline_ns(scene: &mut LinkedNodes) -> u64 {
     elapsed_ns(scene, |scene| scene.post(0, 1, 1, write))
 }
 
-const HERE: Placement = Placement { port: 0, port_socket: 0, thread_socket: 0, memory_socket: 0 };
+const HERE: SocketPlacement =
+    SocketPlacement { port: 0, port_socket: 0, thread_socket: 0, memory_socket: 0 };
 
 #[test]
 fn a_missing_translation_costs_a_read_of_the_bus_at_each_end() {
@@ -106,7 +107,7 @@ fn many_queue_pairs_in_turns_miss() {
 fn a_thread_on_the_other_socket_delays_doorbells_and_completions() {
     let hardware = HardwareProfile { sockets: CONNECTX3_IB.sockets, ..PLAIN };
     let own_ns = inline_ns(&mut placed(hardware, [HERE, HERE]));
-    let away = Placement { thread_socket: 1, ..HERE };
+    let away = SocketPlacement { thread_socket: 1, ..HERE };
     let crossing_ns = hardware.sockets.crossing_ns;
     assert_eq!(inline_ns(&mut placed(hardware, [away, HERE])), own_ns + 2 * crossing_ns);
     assert_eq!(inline_ns(&mut placed(hardware, [HERE, away])), own_ns, "its thread does nothing");
@@ -115,7 +116,7 @@ fn a_thread_on_the_other_socket_delays_doorbells_and_completions() {
 #[test]
 fn memory_on_the_other_socket_delays_and_limits_both_directions() {
     let hardware = HardwareProfile { sockets: CONNECTX3_IB.sockets, ..PLAIN };
-    let away = Placement { memory_socket: 1, ..HERE };
+    let away = SocketPlacement { memory_socket: 1, ..HERE };
     let own_ns = read_ns(&mut placed(hardware, [HERE, HERE]), 0);
     let crossing_ns = hardware.sockets.crossing_ns;
     assert_eq!(read_ns(&mut placed(hardware, [HERE, away]), 0), own_ns + 2 * crossing_ns);
@@ -156,7 +157,8 @@ fn memory_on_the_other_socket_delays_and_limits_both_directions() {
 fn two_ports_have_engines_of_their_own() {
     let many_ns = |port| {
         let net = SimNet::new(1, options(PLAIN));
-        let places = [("a", HERE), ("a", Placement { port, ..HERE }), ("b", HERE), ("c", HERE)];
+        let places =
+            [("a", HERE), ("a", SocketPlacement { port, ..HERE }), ("b", HERE), ("c", HERE)];
         let mut scene = LinkedNodes::placed(&net, &places, Access::ALL);
         elapsed_ns(&mut scene, |scene| {
             for id in 0..32 {
@@ -170,7 +172,7 @@ fn two_ports_have_engines_of_their_own() {
     let (same, other) = (many_ns(0), many_ns(1));
     assert!(10 * same > 15 * other, "{same} {other}");
     let net = SimNet::new(1, options(PLAIN));
-    let refused = net.place("a", Placement { port: ADAPTER_PORTS as u8, ..HERE });
+    let refused = net.place("a", SocketPlacement { port: ADAPTER_PORTS as u8, ..HERE });
     assert!(refused.unwrap_err().to_string().contains("adapter port 2 of 2"));
 }
 
@@ -191,7 +193,7 @@ fn a_profile_without_these_effects_ignores_placements() {
         let mut scene = placed(CONNECTX5_ROCE, [placement, placement]);
         (read_ns(&mut scene, 0), write_ns(&mut scene, 40_000), inline_ns(&mut scene))
     };
-    let away = Placement { port: 1, port_socket: 1, thread_socket: 0, memory_socket: 0 };
+    let away = SocketPlacement { port: 1, port_socket: 1, thread_socket: 0, memory_socket: 0 };
     assert_eq!(time(HERE), time(away));
     assert!(!CONNECTX5_ROCE.to_string().contains("translations"));
     assert!(CONNECTX3_IB.to_string().contains("translations=1024x4096B/320"));

@@ -44,6 +44,7 @@
 
 mod connectx3;
 mod control;
+mod delays;
 mod hardware;
 mod locality;
 mod options;
@@ -75,7 +76,7 @@ use world::{NodeKey, World};
 
 pub use connectx3::{CONNECTX3_IB, E5_2640_V2, VERBS_CONNECTX3};
 pub use hardware::{CONNECTX5_ROCE, HardwareProfile, NO_TIME};
-pub use locality::{ADAPTER_PORTS, AdapterCaches, Placement, SocketCosts};
+pub use locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, SocketPlacement};
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
 pub use paths::{Path, Traffic};
 pub use port::SimFabric;

@@ -1,6 +1,6 @@
 //! Nodes, ports, regions and links, for tests.
 
-use super::{Placement, SimNet, SimOptions};
+use super::{SimNet, SimOptions, SocketPlacement};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Operation, Receive, ReceiveQueueId,
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
@@ -40,13 +40,13 @@ impl LinkedNodes {
         access: Access,
     ) -> Self {
         let places: Vec<_> =
-            NAMES[..nodes].iter().map(|name| (*name, Placement::default())).collect();
+            NAMES[..nodes].iter().map(|name| (*name, SocketPlacement::default())).collect();
         Self::placed(&SimNet::new(seed, options), &places, access)
     }
 
     /// Creates one end on each of these nodes, with that placement.
-    pub(super) fn placed(net: &SimNet, places: &[(&str, Placement)], access: Access) -> Self {
-        let side = |(number, (node, placement)): (usize, &(&str, Placement))| {
+    pub(super) fn placed(net: &SimNet, places: &[(&str, SocketPlacement)], access: Access) -> Self {
+        let side = |(number, (node, placement)): (usize, &(&str, SocketPlacement))| {
             net.place(node, *placement).unwrap();
             side(net, node, NAMES[number], places.len(), access)
         };

@@ -1,7 +1,7 @@
 //! The path of a message through the resources of a [`HardwareProfile`], packet by packet.
 
+use super::delays::EngineDelay;
 use super::hardware::{AdapterPort, DepartingMessage, HardwareProfile, Lane, Packet, Then};
-use super::locality::EngineDelay;
 use super::program::ProgramCounts;
 use super::request::{AdapterMessage, Inbound, LocalRange, MessagePayload};
 use super::world::{LinkEnd, PortKey, World, WorldEvent};

@@ -1,7 +1,7 @@
 //! The state of a simulated network, and its virtual time.
 
 use super::hardware::{Adapters, Lane, Lanes, Packet};
-use super::locality::Placement;
+use super::locality::SocketPlacement;
 use super::options::{DelayRange, SimOptions};
 use super::paths::Paths;
 use super::port::SimWaiter;
@@ -87,7 +87,7 @@ pub(super) struct SimNode {
     /// Operations of the program since the counts were last taken.
     pub(super) counts: ProgramCounts,
     /// The placement of what the program creates.
-    pub(super) placement: Placement,
+    pub(super) placement: SocketPlacement,
 }
 
 /// The owner's record of a region, against which requests are checked.
@@ -102,7 +102,7 @@ pub(super) struct SimRegion {
 
 pub(super) struct PortState {
     pub(super) node: NodeKey,
-    pub(super) placement: Placement,
+    pub(super) placement: SocketPlacement,
     pub(super) open: bool,
     pub(super) links: Vec<SimLink>,
     pub(super) imports_made: u32,

@@ -1,7 +1,7 @@
 //! Packet throttling, random access and IO consolidation: Figures 1, 6 and 8 of 000 §II-B, §III-B and §III-C.
 
+use super::figure::{Claim, PaperFigure, PaperLine};
 use super::scene::{Batch, NextBatch, Request, Setup, Verb, copy_ns, latency, stream};
-use super::{Claim, PaperFigure, PaperLine};
 use farside_fabric::FabricError;
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ pub(super) fn throttling() -> Result<PaperFigure, FabricError> {
             let us = latency(&Setup::new(1), &same(verb, bytes))?;
             lines[number].points.push((f64::from(bytes), us));
             // Rates are those of payloads that are fetched.
-            let next = single(verb, bytes, Access::Steps, Access::Steps, 1 << 20);
+            let next = single(verb, bytes, AddressOrder::Steps, AddressOrder::Steps, 1 << 20);
             let rate = stream(&Setup::new(QUEUE_PAIRS), WINDOW, &next)?;
             lines[2 + number].points.push((f64::from(bytes), rate));
         }
@@ -66,14 +66,14 @@ pub(super) fn throttling() -> Result<PaperFigure, FabricError> {
 
 /// The order of addresses at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
+enum AddressOrder {
     /// Each range after the one before.
     Steps,
     /// Ranges at random.
     Random,
 }
 
-impl Access {
+impl AddressOrder {
     fn at(self, number: u64, ranges: u64, random: &mut farside_base::Random) -> u64 {
         match self {
             Self::Steps => number % ranges,
@@ -83,7 +83,13 @@ impl Access {
 }
 
 /// Returns requests with these orders of addresses in a region of `region` bytes at each end.
-fn single(verb: Verb, bytes: u32, source: Access, target: Access, region: u64) -> NextBatch {
+fn single(
+    verb: Verb,
+    bytes: u32,
+    source: AddressOrder,
+    target: AddressOrder,
+    region: u64,
+) -> NextBatch {
     let ranges = region / u64::from(bytes);
     Rc::new(move |number, random| {
         let local = source.at(number, ranges, random) * u64::from(bytes);
@@ -93,11 +99,11 @@ fn single(verb: Verb, bytes: u32, source: Access, target: Access, region: u64) -
 }
 
 /// The four patterns: source, then destination.
-const PATTERNS: [(&str, Access, Access); 4] = [
-    ("seq-seq", Access::Steps, Access::Steps),
-    ("seq-rand", Access::Steps, Access::Random),
-    ("rand-seq", Access::Random, Access::Steps),
-    ("rand-rand", Access::Random, Access::Random),
+const PATTERNS: [(&str, AddressOrder, AddressOrder); 4] = [
+    ("seq-seq", AddressOrder::Steps, AddressOrder::Steps),
+    ("seq-rand", AddressOrder::Steps, AddressOrder::Random),
+    ("rand-seq", AddressOrder::Random, AddressOrder::Steps),
+    ("rand-rand", AddressOrder::Random, AddressOrder::Random),
 ];
 
 /// Returns Figure 6a or 6b: random and sequential access to 2 GB.
@@ -160,7 +166,7 @@ pub(super) fn regions() -> Result<PaperFigure, FabricError> {
         // Where the translations fit, each page is used once before the measurement.
         let warm_up_ns = if pages <= 1_024 { 700_000 } else { 60_000 };
         let setup = Setup { bytes, warm_up_ns, ..Setup::new(QUEUE_PAIRS) };
-        for (line, order) in lines.iter_mut().zip([Access::Steps, Access::Random]) {
+        for (line, order) in lines.iter_mut().zip([AddressOrder::Steps, AddressOrder::Random]) {
             let measured = single(Verb::Write, 32, order, order, bytes);
             let next: NextBatch = Rc::new(move |number, random| match number {
                 number if number < pages && pages <= 1_024 => {
@@ -195,7 +201,10 @@ pub(super) fn consolidation() -> Result<PaperFigure, FabricError> {
     let setup = Setup { bytes: 16 << 20, ..Setup::new(1) };
     let blocks = setup.bytes / u64::from(BLOCK_BYTES);
     let native = 1.0
-        / latency(&setup, &single(Verb::Inline, 32, Access::Steps, Access::Random, setup.bytes))?;
+        / latency(
+            &setup,
+            &single(Verb::Inline, 32, AddressOrder::Steps, AddressOrder::Random, setup.bytes),
+        )?;
     let mut lines: Vec<_> = ["native", "consolidated"].map(PaperLine::new).into();
     for theta in [1_u64, 2, 4, 8, 16] {
         let next: NextBatch = Rc::new(move |_, random| {

@@ -1,9 +1,9 @@
 //! Spinlocks and sequencers: Figure 10 of 000 §III-E, by atomics and by messages.
 
+use super::figure::{Claim, PaperFigure, PaperLine};
 use super::scene::{
-    Connected, Endpoint, Link, Program, Request, Responder, Setup, Study, Tally, Verb,
+    Connected, Endpoint, Link, Request, Responder, Setup, Study, Tally, ThreadProgram, Verb,
 };
-use super::{Claim, PaperFigure, PaperLine};
 use crate::stage::{Spent, Then};
 use farside_base::CompletionKind;
 use farside_fabric::FabricError;
@@ -15,7 +15,7 @@ const BACK_OFF_NS: (u64, u64) = (2_000, 64_000);
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Service {
+enum AtomicService {
     /// A number.
     Sequencer,
     /// A lock, which it releases at once; with exponential back-off or not.
@@ -24,7 +24,7 @@ enum Service {
 
 /// How it asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum AccessWay {
     Atomics,
     Messages,
 }
@@ -38,8 +38,8 @@ struct Contender {
     end: Endpoint,
     link: Link,
     tally: Tally,
-    service: Service,
-    way: Way,
+    service: AtomicService,
+    way: AccessWay,
     started: bool,
     back_off_ns: u64,
 }
@@ -48,23 +48,25 @@ impl Contender {
     /// The request for a number or for the lock.
     fn take(&self) -> Request {
         match (self.way, self.service) {
-            (Way::Messages, _) => Request::word(Verb::Send([TAKE, 0])),
-            (Way::Atomics, Service::Sequencer) => Request::word(Verb::FetchAdd),
-            (Way::Atomics, Service::Lock { .. }) => Request::word(Verb::CompareSwap(0, 1)),
+            (AccessWay::Messages, _) => Request::word(Verb::Send([TAKE, 0])),
+            (AccessWay::Atomics, AtomicService::Sequencer) => Request::word(Verb::FetchAdd),
+            (AccessWay::Atomics, AtomicService::Lock { .. }) => {
+                Request::word(Verb::CompareSwap(0, 1))
+            }
         }
     }
 
     /// The release of the lock.
     fn release(&self) -> Request {
         match self.way {
-            Way::Messages => Request::word(Verb::Send([RELEASE, 0])),
-            Way::Atomics => Request::word(Verb::CompareSwap(1, 0)),
+            AccessWay::Messages => Request::word(Verb::Send([RELEASE, 0])),
+            AccessWay::Atomics => Request::word(Verb::CompareSwap(1, 0)),
         }
     }
 
     /// Posts a request, and another one after a release.
     fn post(&mut self, list: &[Request]) -> Result<(), FabricError> {
-        self.end.post(self.link, list, self.way == Way::Atomics)
+        self.end.post(self.link, list, self.way == AccessWay::Atomics)
     }
 
     /// Returns whether the lock was free, if that has been answered.
@@ -77,11 +79,11 @@ impl Contender {
             self.end.receive(completion.id.0)?;
             return Ok(Some(words[0] == 0));
         }
-        Ok(Some(self.service == Service::Sequencer || self.end.result() == 0))
+        Ok(Some(self.service == AtomicService::Sequencer || self.end.result() == 0))
     }
 }
 
-impl Program for Contender {
+impl ThreadProgram for Contender {
     fn run(&mut self) -> Result<Spent, FabricError> {
         if !std::mem::replace(&mut self.started, true) {
             let take = self.take();
@@ -95,10 +97,10 @@ impl Program for Contender {
         if taken {
             self.tally.add(1);
             self.back_off_ns = BACK_OFF_NS.0;
-            if self.service != Service::Sequencer {
+            if self.service != AtomicService::Sequencer {
                 list.insert(0, self.release());
             }
-        } else if self.service == (Service::Lock { back_off: true }) {
+        } else if self.service == (AtomicService::Lock { back_off: true }) {
             self.end.net.spend_ns(self.back_off_ns);
             self.back_off_ns = (2 * self.back_off_ns).min(BACK_OFF_NS.1);
         }
@@ -108,7 +110,7 @@ impl Program for Contender {
 }
 
 /// Returns how often a second, in millions, all clients get what they ask for.
-fn rate(clients: usize, service: Service, way: Way) -> Result<f64, FabricError> {
+fn rate(clients: usize, service: AtomicService, way: AccessWay) -> Result<f64, FabricError> {
     let setup = Setup { spread: true, ..Setup::new(clients) };
     let Connected { net, server, clients, warm_up_ns } = setup.connect()?;
     let mut study = Study::new(&net);
@@ -119,7 +121,7 @@ fn rate(clients: usize, service: Service, way: Way) -> Result<f64, FabricError> 
         study.add(&node, contender);
     }
     match way {
-        Way::Messages => {
+        AccessWay::Messages => {
             let mut held = 0;
             let answer = move |[what, _]: [u64; 2]| {
                 if what == RELEASE {
@@ -127,18 +129,18 @@ fn rate(clients: usize, service: Service, way: Way) -> Result<f64, FabricError> 
                     return None;
                 }
                 let before = held;
-                held = u64::from(service != Service::Sequencer);
+                held = u64::from(service != AtomicService::Sequencer);
                 Some([before, 0])
             };
             study.add(super::scene::SERVER, Responder::new(server, answer)?);
             study.rate(warm_up_ns)
         }
         // The server's port stays open although its program does nothing.
-        Way::Atomics => study.rate(warm_up_ns).inspect(|_| drop(server)),
+        AccessWay::Atomics => study.rate(warm_up_ns).inspect(|_| drop(server)),
     }
 }
 
-fn line(name: &str, service: Service, way: Way) -> Result<PaperLine, FabricError> {
+fn line(name: &str, service: AtomicService, way: AccessWay) -> Result<PaperLine, FabricError> {
     let mut line = PaperLine::new(name);
     for clients in CLIENTS {
         line.points.push((clients as f64, rate(clients, service, way)?));
@@ -154,12 +156,12 @@ const RELEASE_TIME: &str = "A release waits for the attempts of the others at th
 
 /// Returns Figure 10a: spinlocks.
 pub(super) fn locks() -> Result<PaperFigure, FabricError> {
-    let [plain, patient] = [false, true].map(|back_off| Service::Lock { back_off });
+    let [plain, patient] = [false, true].map(|back_off| AtomicService::Lock { back_off });
     let lines = vec![
-        line("remote", plain, Way::Atomics)?,
-        line("remote, back-off", patient, Way::Atomics)?,
-        line("RPC", plain, Way::Messages)?,
-        line("RPC, back-off", patient, Way::Messages)?,
+        line("remote", plain, AccessWay::Atomics)?,
+        line("remote, back-off", patient, AccessWay::Atomics)?,
+        line("RPC", plain, AccessWay::Messages)?,
+        line("RPC, back-off", patient, AccessWay::Messages)?,
     ];
     let [remote, patient, rpc, _] = &lines[..] else {
         return Err(FabricError::Unknown("line"));
@@ -187,8 +189,8 @@ pub(super) fn locks() -> Result<PaperFigure, FabricError> {
 /// Returns Figure 10b: sequencers.
 pub(super) fn sequencers() -> Result<PaperFigure, FabricError> {
     let lines = vec![
-        line("remote", Service::Sequencer, Way::Atomics)?,
-        line("RPC", Service::Sequencer, Way::Messages)?,
+        line("remote", AtomicService::Sequencer, AccessWay::Atomics)?,
+        line("RPC", AtomicService::Sequencer, AccessWay::Messages)?,
     ];
     let [remote, rpc] = &lines[..] else {
         return Err(FabricError::Unknown("line"));

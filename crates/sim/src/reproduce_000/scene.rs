@@ -1,7 +1,7 @@
 //! Programs on raw ports of simulated adapters, and their rates in virtual time.
 
 use crate::fabric::{
-    CONNECTX3_IB, E5_2640_V2, Placement, ProcessorCosts, SimNet, SimOptions, VERBS_CONNECTX3,
+    CONNECTX3_IB, E5_2640_V2, ProcessorCosts, SimNet, SimOptions, SocketPlacement, VERBS_CONNECTX3,
 };
 use crate::stage::{Actor, ActorNetwork, Spent, Then};
 use farside_base::{
@@ -192,8 +192,8 @@ pub(super) struct Setup {
     pub(super) clients: usize,
     /// Whether each client is on a machine of its own.
     pub(super) spread: bool,
-    pub(super) client: Placement,
-    pub(super) server: Placement,
+    pub(super) client: SocketPlacement,
+    pub(super) server: SocketPlacement,
     /// Bytes of the region that the clients of a node share, and of the server's.
     pub(super) bytes: u64,
     /// Time that the programs run before they are measured.
@@ -202,8 +202,8 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) const fn new(clients: usize) -> Self {
-        const HERE: Placement =
-            Placement { port: 0, port_socket: 0, thread_socket: 0, memory_socket: 0 };
+        const HERE: SocketPlacement =
+            SocketPlacement { port: 0, port_socket: 0, thread_socket: 0, memory_socket: 0 };
         Self {
             clients,
             spread: false,
@@ -278,7 +278,7 @@ impl Tally {
 }
 
 /// One thread of a client or server.
-pub(super) trait Program {
+pub(super) trait ThreadProgram {
     /// Does what is ready. Returns whether there was anything.
     fn run(&mut self) -> Result<Spent, FabricError>;
 }
@@ -288,7 +288,7 @@ struct Running<P> {
     tally: Tally,
 }
 
-impl<P: Program> Actor for Running<P> {
+impl<P: ThreadProgram> Actor for Running<P> {
     fn run(&mut self) -> Spent {
         self.program.run().unwrap_or_else(|error| {
             self.tally.failed.set(Some(error));
@@ -310,7 +310,7 @@ impl Study {
         Self { net: net.clone(), stage, tally: Tally::default() }
     }
 
-    pub(super) fn add(&mut self, node: &str, program: impl Program + 'static) {
+    pub(super) fn add(&mut self, node: &str, program: impl ThreadProgram + 'static) {
         let tally = self.tally.clone();
         self.stage.add(node, Box::new(Running { program, tally }));
     }
@@ -342,7 +342,7 @@ pub(super) struct Batch {
 pub(super) type NextBatch = Rc<dyn Fn(u64, &mut Random) -> Batch>;
 
 /// Keeps a number of batches in flight.
-struct Stream {
+struct BatchStream {
     end: Endpoint,
     link: Link,
     tally: Tally,
@@ -354,7 +354,7 @@ struct Stream {
     next: NextBatch,
 }
 
-impl Program for Stream {
+impl ThreadProgram for BatchStream {
     fn run(&mut self) -> Result<Spent, FabricError> {
         let mut idle = true;
         if self.in_flight > 0 && self.end.poll()?.is_some() {
@@ -384,7 +384,8 @@ pub(super) fn stream(setup: &Setup, window: usize, next: &NextBatch) -> Result<f
         let (tally, next) = (study.tally.clone(), Rc::clone(next));
         let random = Random::new(number as u64 + 1);
         let (in_flight, units, number) = (0, 0, Rc::clone(&counter));
-        let program = Stream { end, link, tally, window, in_flight, units, number, random, next };
+        let program =
+            BatchStream { end, link, tally, window, in_flight, units, number, random, next };
         study.add(&node, program);
     }
     // The server's port stays open although its program does nothing.
@@ -418,7 +419,7 @@ impl<F: FnMut([u64; 2]) -> Option<[u64; 2]>> Responder<F> {
     }
 }
 
-impl<F: FnMut([u64; 2]) -> Option<[u64; 2]>> Program for Responder<F> {
+impl<F: FnMut([u64; 2]) -> Option<[u64; 2]>> ThreadProgram for Responder<F> {
     fn run(&mut self) -> Result<Spent, FabricError> {
         let Some(completion) = self.end.poll()? else {
             return Ok(Spent { then: Then::Poll, ..Spent::NOTHING });

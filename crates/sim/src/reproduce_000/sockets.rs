@@ -1,8 +1,8 @@
 //! NUMA: Tables II and III of 000 §III-D.
 
+use super::figure::{Claim, PaperFigure};
 use super::scene::{Batch, NextBatch, Request, Setup, Verb, latency, stream};
-use super::{Claim, PaperFigure};
-use crate::fabric::{CONNECTX3_IB, E5_2640_V2, Placement};
+use crate::fabric::{CONNECTX3_IB, E5_2640_V2, SocketPlacement};
 use farside_fabric::FabricError;
 use std::rc::Rc;
 
@@ -47,8 +47,8 @@ const TABLE_3: [[[f64; 4]; 4]; 4] = [
     ],
 ];
 
-const fn placement((_, core, memory): (&str, u8, u8)) -> Placement {
-    Placement { port: 0, port_socket: OWN, thread_socket: core, memory_socket: memory }
+const fn placement((_, core, memory): (&str, u8, u8)) -> SocketPlacement {
+    SocketPlacement { port: 0, port_socket: OWN, thread_socket: core, memory_socket: memory }
 }
 
 /// Returns Table II: local memory, from which parameters come.
