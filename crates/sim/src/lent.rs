@@ -110,13 +110,24 @@ impl Scene {
         name: &str,
         body: impl FnOnce(&mut MemoryClient, RemoteMemory) + Send + 'static,
     ) -> Result<(), String> {
-        let (fabric, server): (Arc<dyn Fabric>, _) =
-            (self.net.fabric(name), Arc::clone(&self.server));
-        let body = move || match open(&fabric, &server) {
+        let server = Arc::clone(&self.server);
+        self.program(name, move |fabric| match open(&fabric, &server) {
             Ok((mut client, memory)) => body(&mut client, memory),
             Err(error) => panic!("{error}"),
-        };
-        self.programs.add(name, body).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Adds a program with the fabric of its node.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn program(
+        &self,
+        node: &str,
+        body: impl FnOnce(Arc<dyn Fabric>) + Send + 'static,
+    ) -> Result<(), String> {
+        let fabric: Arc<dyn Fabric> = self.net.fabric(node);
+        self.programs.add(node, move || body(fabric)).map_err(|error| error.to_string())
     }
 
     /// Returns what measures the operations of a client, in a network [`to_measure`](Self::to_measure).
@@ -125,6 +136,15 @@ impl Scene {
         self.net.set_path(client, LENDER, path);
         self.net.set_path(LENDER, client, path);
         Meter { net: self.net.clone(), client: client.to_owned() }
+    }
+
+    /// Plans that programs stand still for up to this time, within that many turns.
+    pub fn stop(&mut self, nodes: &[String], turns: u64, most: Duration) {
+        for node in nodes {
+            let ns = self.random.below(most.as_nanos() as u64);
+            let fault = PlannedFault::Stop(node.clone(), Duration::from_nanos(ns));
+            self.programs.after(self.random.below(turns), fault);
+        }
     }
 
     /// Plans faults within that many turns: programs stand still for up to this time, links are cut.

@@ -22,7 +22,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Turns after which a run has failed.
-const TURNS_MAX: u64 = 20_000_000;
+const TURNS_MAX: u64 = 5_000_000;
+/// What a yield takes.
+const YIELD: Duration = Duration::from_nanos(100);
 /// What the clock of a killed program shows, so that no deadline holds it.
 const END_OF_TIME_NS: u64 = u64::MAX / 2;
 
@@ -402,7 +404,7 @@ impl Runtime for RunningProgram {
 
     fn pause(&self, timeout: Duration) {
         if !std::thread::panicking() {
-            let until_ns = self.end_ns(timeout.max(Duration::from_nanos(1)));
+            let until_ns = self.end_ns(timeout.max(YIELD));
             self.baton.switch(self.program, ProgramPhase::Waiting(until_ns, None));
         }
     }

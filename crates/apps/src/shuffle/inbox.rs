@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Attempts without a batch after which senders are looked for.
 const CHECK_EVERY: u32 = 32;
+/// How long an inbox lasts for senders that have ended.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What [`ShuffleInbox::try_receive`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +28,9 @@ pub enum Received {
 /// The receiving end of a shuffle ([module](super)): lends memory, into which senders write batches.
 ///
 /// *Guarantees*: each row of a sender that has ended is received once, the rows of one sender in their order. A batch is
-/// complete. *Cost*: one copy of each batch; senders need no instruction of this processor. Dropping it fails the senders.
+/// complete. *Cost*: one copy of each batch; senders need no instruction of this processor. *Drop*: it
+/// fails senders that have not ended. After the end of all senders it waits, for up to 1 s, until they have
+/// disconnected: a sender whose last request has taken effect may not know that yet.
 #[derive(Debug)]
 pub struct ShuffleInbox {
     server: MemoryServer,
@@ -38,6 +42,15 @@ pub struct ShuffleInbox {
     left: u16,
     idle: u32,
     failed: Option<ShuffleError>,
+}
+
+impl Drop for ShuffleInbox {
+    fn drop(&mut self) {
+        let (by, mut naps) = (Deadline::after(LINGER), Naps::new());
+        while self.left == 0 && self.server.clients() > 0 && !by.is_over() {
+            naps.pause();
+        }
+    }
 }
 
 impl ShuffleInbox {

@@ -35,6 +35,8 @@ mod layout;
 mod options;
 mod sender;
 #[cfg(test)]
+mod simulation_tests;
+#[cfg(test)]
 mod tests;
 
 pub use batch::{RowBatch, Rows};

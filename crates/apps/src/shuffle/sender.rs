@@ -643,7 +643,8 @@ impl ShuffleSender {
     ) -> Result<(), ShuffleError> {
         let mut waits: Option<(Deadline, Naps)> = None;
         loop {
-            let has_progress = self.progress()?;
+            let batches = self.stats.batches;
+            self.progress()?;
             if attempt(self)? {
                 return Ok(());
             }
@@ -652,7 +653,8 @@ impl ShuffleSender {
             if deadline.is_over() {
                 return Err(ShuffleError::ReceiversLate(self.active.clone()));
             }
-            if has_progress {
+            // Looks at an inbox that stays full are none.
+            if self.stats.batches > batches {
                 *naps = Naps::new();
             }
             naps.pause();

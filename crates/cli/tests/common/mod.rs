@@ -219,5 +219,5 @@ pub(crate) fn use_applications(
     let address = lend("table", "70M");
     let bench = [&["--json", "bench", "hashtable", &address, "--windows", "1"], choice].concat();
     let figures = report(&output(reads, &bench));
-    assert_eq!(figures.as_array().unwrap().len(), 5);
+    assert_eq!(figures.as_array().unwrap().len(), 10);
 }
