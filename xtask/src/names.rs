@@ -20,6 +20,7 @@ pub(crate) const STEPS: &[&str] = &[
     "sanitizer",
     "process",
     "instructions",
+    "data",
     "demo",
     "rdma",
 ];
