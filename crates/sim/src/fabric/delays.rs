@@ -74,8 +74,11 @@ impl World {
             busy_ns += caches.queue_pair_miss_ns;
         }
         let page_bytes = u64::from(caches.page_bytes.max(1));
-        for (region, offset, bytes) in ranges.iter().filter(|range| range.2 > 0) {
-            for page in offset / page_bytes..=(offset + bytes - 1) / page_bytes {
+        let has_cache = caches.translations_max > 0;
+        for (region, offset, bytes) in ranges.iter().filter(|range| has_cache && range.2 > 0) {
+            // A range beyond the region is refused later.
+            let last = offset.saturating_add(bytes - 1);
+            for page in offset / page_bytes..=last / page_bytes {
                 if cached.translations.misses((*region, page), caches.translations_max) {
                     busy_ns += caches.translation_miss_ns;
                 }
