@@ -1,7 +1,7 @@
 //! Clients of memory that is lent, in a simulated network, with faults: what one seed of a test runs.
 
 use crate::fabric::{INFINIBAND, NO_TIME, Path, SHARED_MEMORY, SimNet, SimOptions};
-use crate::programs::{PlannedFault, Programs};
+use crate::programs::{Fault, Programs};
 use farside::onesided::{
     LendOptions, MemoryClient, MemoryClientOptions, MemoryServer, RemoteMemory,
 };
@@ -10,7 +10,6 @@ use farside_base::{Capabilities, Random};
 use farside_fabric::Fabric;
 use farside_fabric::runtime::pause;
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,31 +27,6 @@ const WITHOUT_ORDER: Capabilities = Capabilities {
     completion_means_placed: true,
     ..INFINIBAND
 };
-
-/// The seeds of a test: `runs` of them from 1 on, or as `FARSIDE_RUNS` and `FARSIDE_SEED` say.
-///
-/// # Panics
-/// If those are not numbers.
-pub fn seeds(runs: u64) -> Range<u64> {
-    let setting = |name: &str, default: u64| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
-        Err(_) => default,
-    };
-    let first = setting("FARSIDE_SEED", 1);
-    first..first.saturating_add(setting("FARSIDE_RUNS", runs))
-}
-
-/// Runs a test of each seed.
-///
-/// # Panics
-/// With what failed in the first run that did, and the command that repeats it: `command`, with `FARSIDE_SEED`.
-pub fn each_seed(command: &str, runs: u64, run: impl Fn(u64) -> Result<(), String>) {
-    for seed in seeds(runs) {
-        if let Err(why) = run(seed) {
-            panic!("{why}\nto repeat it: FARSIDE_SEED={seed} FARSIDE_RUNS=1 {command}");
-        }
-    }
-}
 
 type Lent = Arc<Mutex<Result<Option<MemoryServer>, Error>>>;
 
@@ -74,7 +48,7 @@ impl Scene {
         let mut random = Random::new(seed);
         let has = *random.pick(&[INFINIBAND, SHARED_MEMORY, WITHOUT_ORDER]);
         let drawn = SimOptions::draw(seed, has);
-        // Longer delays than some ms belong to a program that stands still.
+        // Longer delays are those of programs that are stopped.
         let options = SimOptions { straggler_factor: drawn.straggler_factor.min(50), ..drawn };
         Self::on(SimNet::new(seed, options), random, bytes)
     }
@@ -138,33 +112,33 @@ impl Scene {
         Meter { net: self.net.clone(), client: client.to_owned() }
     }
 
-    /// Plans that programs stand still for up to this time, within that many turns.
-    pub fn stop(&mut self, nodes: &[String], turns: u64, most: Duration) {
+    /// Plans a stop of each program, of at most this duration, within this number of steps.
+    pub fn stop(&mut self, nodes: &[String], steps: u64, most: Duration) {
         for node in nodes {
             let ns = self.random.below(most.as_nanos() as u64);
-            let fault = PlannedFault::Stop(node.clone(), Duration::from_nanos(ns));
-            self.programs.after(self.random.below(turns), fault);
+            let fault = Fault::Stop(node.clone(), Duration::from_nanos(ns));
+            self.programs.after(self.random.below(steps), fault);
         }
     }
 
-    /// Plans faults within that many turns: programs stand still for up to this time, links are cut.
-    pub fn disturb(&mut self, clients: &[String], turns: u64, most: Duration) {
+    /// Plans up to two faults of each client within this number of steps: stops of at most this duration, and cut links.
+    pub fn disturb(&mut self, clients: &[String], steps: u64, most: Duration) {
         for client in clients {
             for _ in 0..self.random.below(3) {
                 let fault = if self.random.one_in(2) {
-                    PlannedFault::Cut(client.clone(), LENDER.to_owned())
+                    Fault::Cut(client.clone(), LENDER.to_owned())
                 } else {
                     let ns = self.random.below(most.as_nanos() as u64);
-                    PlannedFault::Stop(client.clone(), Duration::from_nanos(ns))
+                    Fault::Stop(client.clone(), Duration::from_nanos(ns))
                 };
-                self.programs.after(self.random.below(turns), fault);
+                self.programs.after(self.random.below(steps), fault);
             }
         }
     }
 
-    /// Plans the death of a client within that many turns.
-    pub fn kill(&mut self, client: &str, turns: u64) {
-        self.programs.after(self.random.below(turns), PlannedFault::Kill(client.to_owned()));
+    /// Plans the death of a client within this number of steps.
+    pub fn kill(&mut self, client: &str, steps: u64) {
+        self.programs.after(self.random.below(steps), Fault::Kill(client.to_owned()));
     }
 
     /// Runs the clients to their ends; returns a hash of all that the network did.

@@ -2,14 +2,14 @@
 //!
 //! The seed decides after every poll, pause and wait which of them runs next, or whether the network performs its next
 //! event first. Programs read the network's clock and draw from the seed ([`farside_fabric::runtime`]), so that the
-//! same seed, programs and faults give the same run. What they do between two such points is one step: schedules
-//! within it are the matter of shuttle and loom.
+//! same seed, programs and faults give the same run. What they do between two such points is one step; shuttle
+//! and loom search schedules within a step.
 //!
 //! A program that is killed loses its node at once; then its thread unwinds, while nothing that it calls has an
 //! effect.
 
 use crate::fabric::SimNet;
-use crate::turn::{self, Turns};
+use crate::scheduled::{self, Scheduled};
 use farside_base::Random;
 use farside_fabric::runtime::{Runtime, enter};
 use std::collections::VecDeque;
@@ -21,8 +21,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns after which a run has failed.
-const TURNS_MAX: u64 = 5_000_000;
+/// Steps after which a run has failed.
+const STEPS_MAX: u64 = 5_000_000;
 /// What a yield takes.
 const YIELD: Duration = Duration::from_nanos(100);
 /// What the clock of a killed program shows, so that no deadline holds it.
@@ -30,10 +30,10 @@ const END_OF_TIME_NS: u64 = u64::MAX / 2;
 
 /// What happens to a node or its links at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PlannedFault {
+pub enum Fault {
     /// The process of a node dies, as by kill -9.
     Kill(String),
-    /// The programs of a node stand still for a time, as by SIGSTOP; its adapter does not.
+    /// The programs of a node are stopped for a time, as by SIGSTOP; its adapter works on.
     Stop(String, Duration),
     /// The links between two nodes are lost; new ones may be established.
     Cut(String, String),
@@ -41,31 +41,32 @@ pub enum PlannedFault {
 
 /// Programs of a [`SimNet`], on threads of which one runs at a time.
 pub struct Programs {
-    baton: Arc<Baton>,
+    scheduler: Arc<Scheduler>,
 }
 
-struct Baton {
+struct Scheduler {
     net: SimNet,
-    state: Mutex<Schedule>,
+    state: Mutex<SchedulerState>,
     driver: Condvar,
 }
 
-struct Schedule {
+struct SchedulerState {
     random: Random,
     programs: Vec<SimProgram>,
-    turn: Turn,
-    turns: u64,
-    /// Of a thousand turns, those of the network while a program could run.
+    running: Runner,
+    /// Steps of programs and events of the network so far.
+    steps: u64,
+    /// Of a thousand steps, those of the network while a program could run.
     net_per_mille: u32,
-    /// By the turns after which they happen.
-    faults: VecDeque<(u64, PlannedFault)>,
+    /// By the steps after which they happen.
+    faults: VecDeque<(u64, Fault)>,
     failure: Option<String>,
     /// Whether the programs that have not ended are killed one after the other.
     is_over: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Runner {
     Driver,
     Program(usize),
 }
@@ -95,7 +96,7 @@ struct Killed;
 /// The calling program.
 #[derive(Clone)]
 struct RunningProgram {
-    baton: Arc<Baton>,
+    scheduler: Arc<Scheduler>,
     program: usize,
 }
 
@@ -104,18 +105,18 @@ impl Programs {
     pub fn new(net: &SimNet) -> Self {
         let mut random = Random::new(net.seed() ^ 0x7072_6f67_7261_6d73);
         let net_per_mille = *random.pick(&[100, 500, 900]);
-        let state = Schedule {
+        let state = SchedulerState {
             random,
             programs: Vec::new(),
-            turn: Turn::Driver,
-            turns: 0,
+            running: Runner::Driver,
+            steps: 0,
             net_per_mille,
             faults: VecDeque::new(),
             failure: None,
             is_over: false,
         };
         let (state, driver) = (Mutex::new(state), Condvar::new());
-        Self { baton: Arc::new(Baton { net: net.clone(), state, driver }) }
+        Self { scheduler: Arc::new(Scheduler { net: net.clone(), state, driver }) }
     }
 
     /// Adds a program of a node. [`run`](Self::run) waits for its end.
@@ -123,7 +124,7 @@ impl Programs {
     /// # Errors
     /// Those of the system, for its thread.
     pub fn add(&self, node: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.baton.start(node, "program", false, Box::new(body)).map(drop)
+        self.scheduler.start(node, "program", false, Box::new(body)).map(drop)
     }
 
     /// Adds a program that lasts as long as the run.
@@ -131,20 +132,15 @@ impl Programs {
     /// # Errors
     /// As [`add`](Self::add).
     pub fn add_service(&self, node: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.baton.start(node, "service", true, Box::new(body)).map(drop)
+        self.scheduler.start(node, "service", true, Box::new(body)).map(drop)
     }
 
-    /// Plans a fault after this many turns of the run: one for each step of a program and event of the network. A run
-    /// that ends before is without it.
-    pub fn after(&self, turns: u64, fault: PlannedFault) {
-        let mut state = self.baton.lock();
-        let place = state.faults.partition_point(|(earlier, _)| *earlier <= turns);
-        state.faults.insert(place, (turns, fault));
-    }
-
-    /// Returns the number of turns so far.
-    pub fn turns(&self) -> u64 {
-        self.baton.lock().turns
+    /// Plans a fault after this number of steps of programs and events of the network. A run that ends before is without
+    /// it.
+    pub fn after(&self, steps: u64, fault: Fault) {
+        let mut state = self.scheduler.lock();
+        let place = state.faults.partition_point(|(earlier, _)| *earlier <= steps);
+        state.faults.insert(place, (steps, fault));
     }
 
     /// Runs the programs until all that are not services have ended, then ends the services.
@@ -152,16 +148,16 @@ impl Programs {
     /// # Errors
     /// A text, of the first program that panicked, or if none can run any more, or they do not end.
     pub fn run(&self) -> Result<(), String> {
-        let mut state = self.baton.lock();
-        self.baton.hand_over(&mut state, None);
-        state = self.baton.wait_for_driver(state);
+        let mut state = self.scheduler.lock();
+        self.scheduler.hand_over(&mut state, None);
+        state = self.scheduler.wait_for_driver(state);
         state.is_over = true;
         for program in 0..state.programs.len() {
             state.programs[program].is_killed = true;
             if !matches!(state.programs[program].phase, ProgramPhase::Ended) {
-                state.turn = Turn::Program(program);
+                state.running = Runner::Program(program);
                 state.programs[program].woken.notify_one();
-                state = self.baton.wait_for_driver(state);
+                state = self.scheduler.wait_for_driver(state);
             }
         }
         let threads: Vec<_> =
@@ -178,20 +174,20 @@ impl Programs {
 
 impl fmt::Debug for Programs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Programs({})", self.baton.lock().programs.len())
+        write!(f, "Programs({})", self.scheduler.lock().programs.len())
     }
 }
 
-impl Baton {
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
+impl Scheduler {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait_for_driver<'a>(
         &'a self,
-        mut state: MutexGuard<'a, Schedule>,
-    ) -> MutexGuard<'a, Schedule> {
-        while state.turn != Turn::Driver {
+        mut state: MutexGuard<'a, SchedulerState>,
+    ) -> MutexGuard<'a, SchedulerState> {
+        while state.running != Runner::Driver {
             state = self.driver.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
@@ -206,7 +202,7 @@ impl Baton {
     ) -> io::Result<usize> {
         let mut state = self.lock();
         let program = state.programs.len();
-        let handle = RunningProgram { baton: Arc::clone(self), program };
+        let handle = RunningProgram { scheduler: Arc::clone(self), program };
         let thread = std::thread::Builder::new().name(format!("{node}-{name}"));
         let thread = thread.spawn(move || handle.main(body))?;
         state.programs.push(SimProgram {
@@ -221,22 +217,22 @@ impl Baton {
         Ok(program)
     }
 
-    /// Ends the turn of a program and waits for its next one.
+    /// Ends a step of a program and waits for its next one.
     fn switch(&self, program: usize, phase: ProgramPhase) {
         let mut state = self.lock();
         state.programs[program].phase = phase;
         self.hand_over(&mut state, Some(program));
-        drop(self.wait_for_turn(state, program));
+        drop(self.wait_to_run(state, program));
     }
 
-    /// Waits for the turn of a program. A killed one unwinds.
-    fn wait_for_turn<'a>(
+    /// Waits until a program is the running one. A killed one unwinds.
+    fn wait_to_run<'a>(
         &'a self,
-        mut state: MutexGuard<'a, Schedule>,
+        mut state: MutexGuard<'a, SchedulerState>,
         program: usize,
-    ) -> MutexGuard<'a, Schedule> {
+    ) -> MutexGuard<'a, SchedulerState> {
         let woken = Arc::clone(&state.programs[program].woken);
-        while state.turn != Turn::Program(program) {
+        while state.running != Runner::Program(program) {
             state = woken.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.programs[program].phase = ProgramPhase::Ready;
@@ -247,35 +243,35 @@ impl Baton {
         state
     }
 
-    /// Gives the turn to the next program, or to the driver.
-    fn hand_over(&self, state: &mut Schedule, from: Option<usize>) {
-        state.turn = if state.is_over { Turn::Driver } else { self.next(state) };
-        match state.turn {
-            Turn::Driver => self.driver.notify_one(),
-            Turn::Program(next) if Some(next) != from => state.programs[next].woken.notify_one(),
-            Turn::Program(_) => {}
+    /// Lets the next program run, or the driver.
+    fn hand_over(&self, state: &mut SchedulerState, from: Option<usize>) {
+        state.running = if state.is_over { Runner::Driver } else { self.next(state) };
+        match state.running {
+            Runner::Driver => self.driver.notify_one(),
+            Runner::Program(next) if Some(next) != from => state.programs[next].woken.notify_one(),
+            Runner::Program(_) => {}
         }
     }
 
-    /// Lets the network proceed until a program has its turn.
-    fn next(&self, state: &mut Schedule) -> Turn {
+    /// Performs events of the network until a program is chosen.
+    fn next(&self, state: &mut SchedulerState) -> Runner {
         loop {
-            state.turns += 1;
+            state.steps += 1;
             self.perform_faults(state);
             let has_ended = |program: &SimProgram| matches!(program.phase, ProgramPhase::Ended);
             if state.programs.iter().all(|one| one.is_service || has_ended(one)) {
-                return Turn::Driver;
+                return Runner::Driver;
             }
             if let Some(killed) =
                 state.programs.iter().position(|one| one.is_killed && !has_ended(one))
             {
-                return Turn::Program(killed);
+                return Runner::Program(killed);
             }
-            if state.turns > TURNS_MAX {
-                state.failure.get_or_insert(format!("no end after {TURNS_MAX} turns"));
+            if state.steps > STEPS_MAX {
+                state.failure.get_or_insert(format!("no end after {STEPS_MAX} steps"));
             }
             if state.failure.is_some() {
-                return Turn::Driver;
+                return Runner::Driver;
             }
             let now_ns = self.net.now_ns();
             let ready: Vec<usize> =
@@ -285,7 +281,7 @@ impl Baton {
                 continue;
             }
             if !ready.is_empty() {
-                return Turn::Program(*state.random.pick(&ready));
+                return Runner::Program(*state.random.pick(&ready));
             }
             match state.next_time_ns(now_ns) {
                 Some(next_ns) => drop(self.net.run_until_ns(next_ns)),
@@ -296,29 +292,29 @@ impl Baton {
         }
     }
 
-    fn perform_faults(&self, state: &mut Schedule) {
+    fn perform_faults(&self, state: &mut SchedulerState) {
         let now_ns = self.net.now_ns();
-        let turns = state.turns;
-        while let Some((_, fault)) = state.faults.pop_front_if(|(after, _)| *after <= turns) {
+        let steps = state.steps;
+        while let Some((_, fault)) = state.faults.pop_front_if(|(after, _)| *after <= steps) {
             match fault {
-                PlannedFault::Kill(node) => {
+                Fault::Kill(node) => {
                     self.net.kill(&node);
                     for program in state.of_node(&node) {
                         program.is_killed = true;
                     }
                 }
-                PlannedFault::Stop(node, time) => {
+                Fault::Stop(node, time) => {
                     for program in state.of_node(&node) {
                         program.stopped_until_ns = now_ns + time.as_nanos() as u64;
                     }
                 }
-                PlannedFault::Cut(one, other) => drop(self.net.cut(&one, &other)),
+                Fault::Cut(one, other) => drop(self.net.cut(&one, &other)),
             }
         }
     }
 }
 
-impl Schedule {
+impl SchedulerState {
     fn of_node(&mut self, node: &str) -> impl Iterator<Item = &mut SimProgram> {
         self.programs.iter_mut().filter(move |program| program.node == node)
     }
@@ -357,12 +353,12 @@ impl RunningProgram {
     /// Runs the thread of a program.
     fn main(self, body: Box<dyn FnOnce() + Send>) {
         enter(Arc::new(self.clone()));
-        turn::enter(Arc::new(self.clone()));
+        scheduled::enter(Arc::new(self.clone()));
         let result = catch_unwind(AssertUnwindSafe(|| {
-            drop(self.baton.wait_for_turn(self.baton.lock(), self.program));
+            drop(self.scheduler.wait_to_run(self.scheduler.lock(), self.program));
             body();
         }));
-        let mut state = self.baton.lock();
+        let mut state = self.scheduler.lock();
         if let Err(payload) = result
             && !payload.is::<Killed>()
         {
@@ -373,25 +369,25 @@ impl RunningProgram {
             state.failure.get_or_insert(text);
         }
         state.programs[self.program].phase = ProgramPhase::Ended;
-        self.baton.hand_over(&mut state, None);
+        self.scheduler.hand_over(&mut state, None);
     }
 
     fn end_ns(&self, timeout: Duration) -> u64 {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.baton.net.now_ns().saturating_add(timeout_ns).min(END_OF_TIME_NS)
+        self.scheduler.net.now_ns().saturating_add(timeout_ns).min(END_OF_TIME_NS)
     }
 }
 
-impl Turns for RunningProgram {
-    fn point(&self) {
-        self.baton.switch(self.program, ProgramPhase::Ready);
+impl Scheduled for RunningProgram {
+    fn yield_now(&self) {
+        self.scheduler.switch(self.program, ProgramPhase::Ready);
     }
 
     fn wait(&self, permit: &Arc<AtomicBool>, timeout: Option<Duration>) -> bool {
         let until_ns = self.end_ns(timeout.unwrap_or(Duration::MAX));
         let phase = ProgramPhase::Waiting(until_ns, Some(Arc::clone(permit)));
         if !permit.load(Ordering::Relaxed) {
-            self.baton.switch(self.program, phase);
+            self.scheduler.switch(self.program, phase);
         }
         permit.swap(false, Ordering::Relaxed)
     }
@@ -399,31 +395,31 @@ impl Turns for RunningProgram {
 
 impl Runtime for RunningProgram {
     fn now_ns(&self) -> u64 {
-        if std::thread::panicking() { END_OF_TIME_NS } else { self.baton.net.now_ns() }
+        if std::thread::panicking() { END_OF_TIME_NS } else { self.scheduler.net.now_ns() }
     }
 
     fn pause(&self, timeout: Duration) {
         if !std::thread::panicking() {
             let until_ns = self.end_ns(timeout.max(YIELD));
-            self.baton.switch(self.program, ProgramPhase::Waiting(until_ns, None));
+            self.scheduler.switch(self.program, ProgramPhase::Waiting(until_ns, None));
         }
     }
 
     fn random(&self) -> u64 {
-        self.baton.lock().random.word()
+        self.scheduler.lock().random.word()
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<u64> {
-        let state = self.baton.lock();
+        let state = self.scheduler.lock();
         let SimProgram { node, is_service, .. } = &state.programs[self.program];
         let (node, is_service) = (node.clone(), *is_service);
         drop(state);
-        Ok(self.baton.start(&node, name, is_service, body)? as u64)
+        Ok(self.scheduler.start(&node, name, is_service, body)? as u64)
     }
 
     fn join(&self, thread: u64) {
         if !std::thread::panicking() {
-            self.baton.switch(self.program, ProgramPhase::Joining(thread as usize));
+            self.scheduler.switch(self.program, ProgramPhase::Joining(thread as usize));
         }
     }
 }

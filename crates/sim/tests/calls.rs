@@ -2,13 +2,7 @@
 //! the first seed; a failure prints the command that reproduces it.
 
 use farside_sim::call_soak::{Round, Tally};
-
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
-        Err(_) => default,
-    }
-}
+use farside_sim::seeds::setting;
 
 #[test]
 fn simulation_of_calls() {

@@ -4,7 +4,7 @@ use farside_sim::litmus::{CATALOG, LitmusReport, MemoryModel, ModelVerdict, Node
 
 /// Number of runs of each test; `FARSIDE_RUNS` overrides it.
 fn runs() -> u64 {
-    std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
+    farside_sim::seeds::setting("FARSIDE_RUNS", 50)
 }
 
 /// Asserts that every `of`th test from `part` on shows no forbidden outcome.

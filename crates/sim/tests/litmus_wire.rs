@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Number of rounds of each test and placement; `FARSIDE_RUNS` overrides it.
 fn rounds() -> u64 {
-    std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(15)
+    farside_sim::seeds::setting("FARSIDE_RUNS", 15)
 }
 
 #[test]

@@ -8,7 +8,8 @@ use farside::onesided::{
 use farside::runtime::{Instant, pause};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
-use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_sim::lent::{NAP, PATIENCE, Scene};
+use farside_sim::seeds::each_seed;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 const COMMAND: &str = "cargo test -p farside-sim --test onesided";
 const CLIENTS: u64 = 3;
-/// Turns of a run, about.
-const TURNS: u64 = 3_000;
+/// Steps of a run, about.
+const STEPS: u64 = 3_000;
 /// Longer than a request takes.
 const LEASE: Duration = Duration::from_millis(500);
 
@@ -42,9 +43,9 @@ fn sums(seed: u64, with_death: bool) -> Result<(), String> {
             }
         })?;
     }
-    scene.disturb(&names(), TURNS, LEASE);
+    scene.disturb(&names(), STEPS, LEASE);
     if with_death {
-        scene.kill("client-0", TURNS);
+        scene.kill("client-0", STEPS);
     }
     scene.run()?;
     let mut all = std::mem::take(&mut *returned.lock().unwrap());
@@ -120,9 +121,9 @@ fn publications(seed: u64, with_death: bool) -> Result<(), String> {
             }
         })?;
     }
-    scene.disturb(&names(), TURNS, LEASE);
+    scene.disturb(&names(), STEPS, LEASE);
     if with_death {
-        scene.kill("client-0", TURNS);
+        scene.kill("client-0", STEPS);
     }
     scene.run().map(drop)
 }
@@ -170,7 +171,7 @@ fn locks(seed: u64, kind: Kind, with_death: bool) -> Result<(), String> {
                     }
                 };
                 let (now, left) = (Instant::now(), guard.left());
-                // Else it stood still, and its lease is over.
+                // Else it was stopped, and its lease is over.
                 if !left.is_zero() {
                     let mut held = held.lock().unwrap();
                     if let Some((other, token, until)) = *held {
@@ -195,9 +196,9 @@ fn locks(seed: u64, kind: Kind, with_death: bool) -> Result<(), String> {
             }
         })?;
     }
-    scene.disturb(&names(), TURNS, 2 * LEASE);
+    scene.disturb(&names(), STEPS, 2 * LEASE);
     if with_death {
-        scene.kill("client-0", TURNS);
+        scene.kill("client-0", STEPS);
     }
     scene.run().map(drop)
 }
@@ -209,7 +210,7 @@ fn lock_holders_exclude_each_other() {
     }
 }
 
-/// Objects of a heap that clients hold do not overlap, also after a client died or stood still for longer than its lease.
+/// Objects of a heap that clients hold do not overlap, also after a client died or was stopped for longer than its lease.
 fn heaps(seed: u64) -> Result<(), String> {
     let options = HeapOptions::default().bytes(4 << 20).clients(6).lease(LEASE).grace(LEASE / 8);
     let mut scene = Scene::new(seed, options.bytes)?;
@@ -253,9 +254,9 @@ fn heaps(seed: u64) -> Result<(), String> {
             }
         })?;
     }
-    scene.disturb(&names(), TURNS, 2 * LEASE);
+    scene.disturb(&names(), STEPS, 2 * LEASE);
     if seed.is_multiple_of(2) {
-        scene.kill("client-0", TURNS);
+        scene.kill("client-0", STEPS);
     }
     scene.run().map(drop)
 }

@@ -3,13 +3,7 @@
 
 use farside_sim::cluster::restarts::simulate_restarts;
 use farside_sim::cluster::{Scenario, simulate};
-
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
-        Err(_) => default,
-    }
-}
+use farside_sim::seeds::setting;
 
 /// Performs the runs. Returns the numbers of operations on words, failures, evictions and direct reads.
 fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64, u64) {

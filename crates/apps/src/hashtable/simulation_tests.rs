@@ -3,10 +3,11 @@
 use super::slot::SLOTS;
 use super::*;
 use farside::onesided::RemoteMemory;
-use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_sim::lent::{NAP, PATIENCE, Scene};
 use farside_sim::linearizability::{
     HistoryCall, KeyValue, KeyValueAnswer, KeyValueOperation, check_each,
 };
+use farside_sim::seeds::each_seed;
 use farside_testkit::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,8 +20,8 @@ const OTHERS: u64 = 24;
 const OPERATIONS: u64 = 14;
 /// Longer than a request takes.
 const LEASE: Duration = Duration::from_secs(1);
-/// Turns of a run, about.
-const TURNS: u64 = 6_000;
+/// Steps of a run, about.
+const STEPS: u64 = 6_000;
 
 /// What the clients of a run share.
 #[derive(Default)]
@@ -151,9 +152,9 @@ fn simulate(seed: u64, is_hot: bool, with_death: bool) -> Result<Outcome, String
             operate(client, &mut table, &history, number, &mut random);
         })?;
     }
-    scene.disturb(&names, TURNS, 2 * LEASE);
+    scene.disturb(&names, STEPS, 2 * LEASE);
     if with_death {
-        scene.kill(&names[0], TURNS);
+        scene.kill(&names[0], STEPS);
     }
     let fingerprint = scene.run()?;
     let calls = std::mem::take(&mut *history.calls.lock().unwrap());

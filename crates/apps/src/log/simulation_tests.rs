@@ -3,7 +3,8 @@
 use super::*;
 use farside::ErrorCode;
 use farside::onesided::RemoteMemory;
-use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_sim::lent::{NAP, PATIENCE, Scene};
+use farside_sim::seeds::each_seed;
 use farside_testkit::Random;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use std::sync::{Arc, Mutex};
 const WRITERS: u64 = 3;
 const READERS: u64 = 2;
 const APPENDS: u64 = 10;
-/// Turns of a run, about.
-const TURNS: u64 = 6_000;
+/// Steps of a run, about.
+const STEPS: u64 = 6_000;
 /// Longer than a request takes.
 const LEASE: Duration = Duration::from_millis(200);
 const OPTIONS: LogOptions =
@@ -171,9 +172,9 @@ fn simulate(seed: u64, with_death: bool) -> Result<(), String> {
             read(client, &log, &seen, number);
         })?;
     }
-    scene.disturb(&[names.clone(), readers].concat(), TURNS, 2 * LEASE);
+    scene.disturb(&[names.clone(), readers].concat(), STEPS, 2 * LEASE);
     if with_death {
-        scene.kill(&names[0], TURNS);
+        scene.kill(&names[0], STEPS);
     }
     scene.run()?;
     check(&seen).map_err(|why| scene.trouble(&why))

@@ -1,10 +1,11 @@
-//! Shuffles under every schedule of a weak fabric, with programs that stand still or die.
+//! Shuffles under every schedule of a weak fabric, with programs that are stopped or die.
 
 use super::*;
 use farside::ErrorCode;
 use farside::fabrics::Fabric;
 use farside::runtime::pause;
-use farside_sim::lent::{NAP, PATIENCE, Scene, each_seed};
+use farside_sim::lent::{NAP, PATIENCE, Scene};
+use farside_sim::seeds::each_seed;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 const SENDERS: u16 = 2;
 const RECEIVERS: usize = 2;
 const ROWS: u64 = 60;
-const TURNS: u64 = 4_000;
+const STEPS: u64 = 4_000;
 
 /// What the programs of a run share.
 #[derive(Default)]
@@ -89,9 +90,9 @@ fn simulate(seed: u64, with_death: bool) -> Result<(), String> {
             receive(&fabric, number, &ends);
         })?;
     }
-    scene.stop(&names, TURNS, Duration::from_millis(500));
+    scene.stop(&names, STEPS, Duration::from_millis(500));
     if with_death {
-        scene.kill("sender-0", TURNS);
+        scene.kill("sender-0", STEPS);
     }
     scene.run()?;
     let received = std::mem::take(&mut *ends.received.lock().unwrap());

@@ -3,7 +3,7 @@
 use super::SimNet;
 use super::program::ProgramCounts;
 use super::world::{LinkEnd, NodeKey, PortKey, PortState, World};
-use crate::turn;
+use crate::scheduled;
 use farside_base::{
     Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
     RemoteRegionId, Work,
@@ -149,7 +149,7 @@ impl Port for SimPort {
         let requests = posted.accepted as u64;
         world.count(self.port, &ProgramCounts { posts: 1, requests, ..ProgramCounts::default() });
         drop(world);
-        turn::point();
+        scheduled::yield_now();
         posted
     }
 
@@ -186,7 +186,7 @@ impl Port for SimPort {
         };
         world.count_and_charge(self.port, &did);
         drop(world);
-        turn::point();
+        scheduled::yield_now();
         count
     }
 
@@ -371,7 +371,7 @@ impl Waiter for SimWaiter {
     /// Returns true also if no event is due before a distant time-out: other parts of this program must progress
     /// first.
     fn wait(&self, timeout: Option<Duration>) -> bool {
-        if let Some(permitted) = turn::wait(&self.permit, timeout) {
+        if let Some(permitted) = scheduled::wait(&self.permit, timeout) {
             return permitted;
         }
         let Some(net) = self.net.upgrade() else {

@@ -24,7 +24,7 @@ mod scene;
 mod sockets;
 mod vector;
 
-pub use farside_fabric::FabricError;
+use farside_fabric::FabricError;
 pub use figure::{Claim, DEVIATION_MAX, PaperFigure, PaperLine};
 
 /// The figures and tables, in the order of the paper.
