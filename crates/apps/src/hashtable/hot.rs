@@ -164,12 +164,9 @@ impl HotBlock {
         }
         let begins = cell_at(0, next.half(), self.cell_bytes);
         let bytes = self.used * self.cell_bytes as usize;
-        let stamp = next.stamp();
-        let cells = self.image[..bytes].chunks_exact_mut(self.cell_bytes as usize);
-        cells.for_each(|cell| stamp_entry(cell, stamp));
+        self.stamp(bytes, next);
         let filled = self.buffer.write(begins, &self.image[..bytes]);
-        let cells = self.image[..bytes].chunks_exact_mut(self.cell_bytes as usize);
-        cells.for_each(|cell| stamp_entry(cell, stamp));
+        self.stamp(bytes, next); // and removes the stamp
         filled?;
         let half = begins..begins + bytes as u64;
         writes[1] = Some(client.write(self.at.plus(begins), &self.buffer, half)?);
@@ -182,6 +179,12 @@ impl HotBlock {
         client.submit();
         (self.flight, self.is_unknown) = (Some(BlockFlush { writes, commit }), false);
         Ok(())
+    }
+
+    /// Combines the checksums of the image's entries with the number of a commit, or removes it from them.
+    fn stamp(&mut self, bytes: usize, commit: BlockWord) {
+        let cells = self.image[..bytes].chunks_exact_mut(self.cell_bytes as usize);
+        cells.for_each(|cell| stamp_entry(cell, commit.stamp()));
     }
 
     /// Waits for the flush in flight.
@@ -225,6 +228,25 @@ impl HotBlock {
         Ok(())
     }
 }
+
+/// What a call of the table works with.
+pub(super) struct HotCall<'a> {
+    cold: &'a mut ColdTable,
+    client: &'a mut MemoryClient,
+    deadline: &'a Deadline,
+}
+
+impl<'a> HotCall<'a> {
+    pub(super) const fn new(
+        cold: &'a mut ColdTable,
+        client: &'a mut MemoryClient,
+        deadline: &'a Deadline,
+    ) -> Self {
+        Self { cold, client, deadline }
+    }
+}
+
+type FlushStep = fn(&mut HotBlock, &mut MemoryClient, &Deadline) -> Result<(), TableError>;
 
 /// The blocks of a client, and which keys are in them.
 #[derive(Debug)]
@@ -294,14 +316,10 @@ impl HotArea {
     /// Returns the block that is put to least, if that is less than a hot key is put for each entry; all lose half of
     /// their heat (least frequently used, with aging).
     fn coldest(&mut self) -> Option<usize> {
-        let blocks = self.blocks.iter_mut().enumerate();
-        let blocks = blocks.filter_map(|(number, block)| Some((number, block.as_mut()?)));
-        let mut coldest: Option<(u32, usize)> = None;
-        for (number, block) in blocks {
-            coldest =
-                Some(coldest.map_or((block.heat, number), |least| least.min((block.heat, number))));
-            block.heat /= 2;
-        }
+        let heat =
+            |(number, block): (usize, &Option<HotBlock>)| Some((block.as_ref()?.heat, number));
+        let coldest = self.blocks.iter().enumerate().filter_map(heat).min();
+        self.blocks.iter_mut().flatten().for_each(|block| block.heat /= 2);
         let limit = self.options.puts.saturating_mul(self.options.entries as u32);
         coldest.filter(|(heat, _)| *heat < limit).map(|(_, number)| number)
     }
@@ -309,18 +327,16 @@ impl HotArea {
     /// Puts a key into its block, or moves it into one; false if it is not hot.
     pub(super) fn put(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         (lookup, value): (Lookup<'_>, &[u8]),
-        deadline: &Deadline,
     ) -> Result<bool, TableError> {
-        self.flush_late(cold, client, deadline)?;
+        self.flush_late(call)?;
         let bytes = ENTRY_HEADER + lookup.key.len() + value.len();
         let fits = bytes as u64 <= self.options.entry_bytes;
         if let Some((number, cell)) = self.home(lookup) {
             let block = self.blocks[number].as_mut().filter(|block| fits && !block.is_ending);
             let Some(block) = block else {
-                self.leave(cold, client, lookup, deadline)?;
+                self.leave(call, lookup)?;
                 return Ok(false);
             };
             encode_entry(lookup.key, value, lookup.hash, &mut self.entry);
@@ -328,7 +344,7 @@ impl HotArea {
             let (puts, since) = (block.puts, block.since);
             self.oldest = self.oldest.or(Some(since));
             if puts >= self.options.theta {
-                self.begin_flush(cold, client, number, deadline)?;
+                self.flush_block(call, number, HotBlock::begin)?;
             }
             return Ok(true);
         }
@@ -336,18 +352,16 @@ impl HotArea {
             return Ok(false);
         }
         self.counters.reset(lookup.hash.0);
-        self.promote(cold, client, (lookup, value), deadline)
+        self.promote(call, (lookup, value))
     }
 
     /// Returns the value of a key in a block.
     pub(super) fn get(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         lookup: Lookup<'_>,
-        deadline: &Deadline,
     ) -> Result<Option<Vec<u8>>, TableError> {
-        self.flush_late(cold, client, deadline)?;
+        self.flush_late(call)?;
         let Some((number, cell)) = self.home(lookup) else {
             return Ok(None);
         };
@@ -356,9 +370,9 @@ impl HotArea {
         };
         if block.held() & 1 << cell == 0 {
             // No other client changes its key without a revocation.
-            let now = BlockWord(deadline.read_word(client, block.at)?);
+            let now = BlockWord(call.deadline.read_word(call.client, block.at)?);
             if now.is_revoked() || block.is_ending {
-                self.retire(cold, client, number, deadline)?;
+                self.retire(call, number)?;
                 return Ok(None);
             }
         }
@@ -369,15 +383,13 @@ impl HotArea {
     /// Flushes the puts of a key that are held. No put of it is held from then on, until it is hot again.
     pub(super) fn leave(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         lookup: Lookup<'_>,
-        deadline: &Deadline,
     ) -> Result<(), TableError> {
-        self.flush_late(cold, client, deadline)?;
+        self.flush_late(call)?;
         while let Some((number, cell)) = self.home(lookup) {
-            self.begin_flush(cold, client, number, deadline)?;
-            self.end_flush(cold, client, number, deadline)?;
+            self.flush_block(call, number, HotBlock::begin)?;
+            self.flush_block(call, number, HotBlock::end)?;
             let block = &self.blocks[number];
             if block.as_ref().is_none_or(|block| block.held() & 1 << cell == 0) {
                 self.keys.remove(&lookup.hash.0);
@@ -387,18 +399,13 @@ impl HotArea {
     }
 
     /// Flushes all held puts.
-    pub(super) fn flush(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
+    pub(super) fn flush(&mut self, call: &mut HotCall<'_>) -> Result<(), TableError> {
         while self.pending() > 0 {
             for number in 0..self.blocks.len() {
-                self.begin_flush(cold, client, number, deadline)?;
+                self.flush_block(call, number, HotBlock::begin)?;
             }
             for number in 0..self.blocks.len() {
-                self.end_flush(cold, client, number, deadline)?;
+                self.flush_block(call, number, HotBlock::end)?;
             }
         }
         self.oldest = None;
@@ -406,22 +413,12 @@ impl HotArea {
     }
 
     /// Flushes, and moves all entries out of the blocks.
-    pub(super) fn retire_all(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
-        (0..self.blocks.len()).try_for_each(|number| self.retire(cold, client, number, deadline))
+    pub(super) fn retire_all(&mut self, call: &mut HotCall<'_>) -> Result<(), TableError> {
+        (0..self.blocks.len()).try_for_each(|number| self.retire(call, number))
     }
 
     /// Begins the flush of blocks that hold a put for too long.
-    fn flush_late(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
+    fn flush_late(&mut self, call: &mut HotCall<'_>) -> Result<(), TableError> {
         let timeout = self.options.timeout;
         if self.oldest.is_none_or(|oldest| oldest.elapsed() < timeout) {
             return Ok(());
@@ -429,7 +426,7 @@ impl HotArea {
         for number in 0..self.blocks.len() {
             let is_late = |block: &HotBlock| block.dirty != 0 && block.since.elapsed() >= timeout;
             if self.blocks[number].as_ref().is_some_and(is_late) {
-                self.begin_flush(cold, client, number, deadline)?;
+                self.flush_block(call, number, HotBlock::begin)?;
             }
         }
         let held = self.blocks.iter().flatten().filter(|block| block.dirty != 0);
@@ -437,46 +434,30 @@ impl HotArea {
         Ok(())
     }
 
-    fn begin_flush(
+    /// Begins the flush of a block, or waits for that in flight: `step`. Then evicts the block if it has ended.
+    fn flush_block(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         number: usize,
-        deadline: &Deadline,
+        step: FlushStep,
     ) -> Result<(), TableError> {
         between_requests();
         if let Some(block) = &mut self.blocks[number] {
-            block.begin(client, deadline)?;
+            step(block, call.client, call.deadline)?;
         }
-        self.evict(cold, client, number, deadline)
-    }
-
-    fn end_flush(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        number: usize,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
-        between_requests();
-        if let Some(block) = &mut self.blocks[number] {
-            block.end(client, deadline)?;
-        }
-        self.evict(cold, client, number, deadline)
+        self.evict(call, number)
     }
 
     /// Moves a key that is not in a block into one, with a new value; false if it has stayed.
     fn promote(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         (lookup, value): (Lookup<'_>, &[u8]),
-        deadline: &Deadline,
     ) -> Result<bool, TableError> {
-        let Some((at, old)) = cold.recall(lookup).filter(|(_, old)| !old.is_hot()) else {
+        let Some((at, old)) = call.cold.recall(lookup).filter(|(_, old)| !old.is_hot()) else {
             return Ok(false);
         };
-        let Some(number) = self.room(cold, client, lookup.partition, deadline)? else {
+        let Some(number) = self.room(call, lookup.partition)? else {
             return Ok(false);
         };
         let Some(block) = &mut self.blocks[number] else {
@@ -486,8 +467,8 @@ impl HotArea {
         let cell = block.used;
         block.used += 1;
         block.set(cell, &self.entry);
-        self.begin_flush(cold, client, number, deadline)?;
-        self.end_flush(cold, client, number, deadline)?;
+        self.flush_block(call, number, HotBlock::begin)?;
+        self.flush_block(call, number, HotBlock::end)?;
         let is_committed = |block: &&mut HotBlock| block.dirty & 1 << cell == 0;
         let Some(block) = self.blocks[number].as_mut().filter(is_committed) else {
             return Ok(false);
@@ -496,16 +477,16 @@ impl HotArea {
         let new = Slot::hot(old.version() + 1, fingerprint, place, block.at.offset());
         block.slots[cell] = new;
         block.live |= 1 << cell;
-        let swapped = cold.swap(client, at, (old, new), deadline);
+        let swapped = call.cold.swap(call.client, at, (old, new), call.deadline);
         match swapped {
             Ok(true) => {
                 self.keys.insert(lookup.hash.0, (number, cell));
-                cold.replaced(lookup, old);
-                cold.remember_at(lookup, at, new);
+                call.cold.replaced(lookup, old);
+                call.cold.remember_at(lookup, at, new);
             }
             Ok(false) => {
                 block.live &= !(1 << cell);
-                cold.forget(lookup);
+                call.cold.forget(lookup);
             }
             // The slot may name the cell.
             Err(_) => block.is_ending = true,
@@ -516,10 +497,8 @@ impl HotArea {
     /// Returns a block with a free cell: one there is, or a new one, also in the place of the one that is put to least.
     fn room(
         &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
+        call: &mut HotCall<'_>,
         partition: usize,
-        deadline: &Deadline,
     ) -> Result<Option<usize>, TableError> {
         if let Some(number) = self.with_room(partition) {
             return Ok(Some(number));
@@ -534,46 +513,34 @@ impl HotArea {
                 let Some(coldest) = self.coldest() else {
                     return Ok(None);
                 };
-                self.retire(cold, client, coldest, deadline)?;
+                self.retire(call, coldest)?;
                 coldest
             }
         };
         let cell_bytes = self.options.entry_bytes;
-        let heap = &mut cold.partitions[partition].heap;
-        let at = match heap.alloc(client, HotBlock::bytes(cell_bytes), deadline.left()) {
+        let heap = &mut call.cold.partitions[partition].heap;
+        let at = match heap.alloc(call.client, HotBlock::bytes(cell_bytes), call.deadline.left()) {
             Err(error) if error.code == ErrorCode::OutOfMemory => return Ok(None),
             at => at?,
         };
-        let block = HotBlock::new(client, (partition, at), cell_bytes, deadline)?;
-        cold.owned.push((partition, at.offset()));
+        let block = HotBlock::new(call.client, (partition, at), cell_bytes, call.deadline)?;
+        call.cold.owned.push((partition, at.offset()));
         self.blocks[number] = Some(block);
         Ok(Some(number))
     }
 
     /// Gives a block up.
-    fn retire(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        number: usize,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
-        self.end_flush(cold, client, number, deadline)?;
+    fn retire(&mut self, call: &mut HotCall<'_>, number: usize) -> Result<(), TableError> {
+        self.flush_block(call, number, HotBlock::end)?;
         if let Some(block) = &mut self.blocks[number] {
             block.is_ending = true;
         }
-        self.evict(cold, client, number, deadline)
+        self.evict(call, number)
     }
 
     /// Moves the entries of a block that is ending to places of their own, and frees it. Values that were committed
     /// replace their own slots only; held ones are put.
-    fn evict(
-        &mut self,
-        cold: &mut ColdTable,
-        client: &mut MemoryClient,
-        number: usize,
-        deadline: &Deadline,
-    ) -> Result<(), TableError> {
+    fn evict(&mut self, call: &mut HotCall<'_>, number: usize) -> Result<(), TableError> {
         let Some(block) = self.blocks[number].as_mut().filter(|block| block.is_ending) else {
             return Ok(());
         };
@@ -581,9 +548,9 @@ impl HotArea {
             let cell = block.live.trailing_zeros() as usize;
             let (slot, bit) = (block.slots[cell], 1 << cell);
             let (key, value) = block.entry(cell)?;
-            let lookup = cold.lookup(key);
+            let lookup = call.cold.lookup(key);
             let only = (block.dirty & bit == 0).then_some(slot);
-            cold.put(client, lookup, value, only, deadline)?;
+            call.cold.put(call.client, lookup, value, only, call.deadline)?;
             if self.keys.get(&lookup.hash.0) == Some(&(number, cell)) {
                 self.keys.remove(&lookup.hash.0);
             }
@@ -591,8 +558,8 @@ impl HotArea {
         }
         let (partition, at, bytes) = (block.partition, block.at, HotBlock::bytes(block.cell_bytes));
         self.blocks[number] = None;
-        cold.owned.retain(|owned| *owned != (partition, at.offset()));
-        cold.freed.push((partition, at, bytes));
+        call.cold.owned.retain(|owned| *owned != (partition, at.offset()));
+        call.cold.freed.push((partition, at, bytes));
         Ok(())
     }
 }

@@ -40,7 +40,7 @@ use cold::{ColdTable, TOGETHER};
 use farside::ErrorCode;
 use farside::onesided::{Deadline, HeapOptions, MemoryClient, RemoteAddress};
 use farside::runtime::random;
-use hot::HotArea;
+use hot::{HotArea, HotCall};
 use partition::{Partition, Shape};
 use slot::ENTRY_HEADER;
 use std::time::Duration;
@@ -130,7 +130,8 @@ impl RemoteTable {
         let deadline = Deadline::after(timeout);
         let lookup = self.cold.lookup(key);
         if let Some(hot) = &mut self.hot
-            && let Some(value) = hot.get(&mut self.cold, client, lookup, &deadline)?
+            && let Some(value) =
+                hot.get(&mut HotCall::new(&mut self.cold, client, &deadline), lookup)?
         {
             return Ok(Some(value));
         }
@@ -154,12 +155,13 @@ impl RemoteTable {
             if let Some(hot) = &mut self.hot {
                 for (key, value) in keys.iter().zip(values.iter_mut()) {
                     let lookup = self.cold.lookup(key);
-                    *value = hot.get(&mut self.cold, client, lookup, &deadline)?;
+                    *value =
+                        hot.get(&mut HotCall::new(&mut self.cold, client, &deadline), lookup)?;
                 }
             }
             self.cold.get_together(client, keys, values, &deadline)?;
             for (key, value) in keys.iter().zip(values).filter(|(_, value)| value.is_none()) {
-                *value = self.get(client, key, deadline.left())?;
+                *value = self.cold.get(client, self.cold.lookup(key), &deadline)?;
             }
         }
         Ok(values)
@@ -187,7 +189,7 @@ impl RemoteTable {
             return Err(TableError::TooLarge(bytes - header, bytes_max - header));
         }
         if let Some(hot) = &mut self.hot
-            && hot.put(&mut self.cold, client, (lookup, value), &deadline)?
+            && hot.put(&mut HotCall::new(&mut self.cold, client, &deadline), (lookup, value))?
         {
             return Ok(());
         }
@@ -208,7 +210,7 @@ impl RemoteTable {
         let deadline = Deadline::after(timeout);
         let lookup = self.cold.lookup(key);
         if let Some(hot) = &mut self.hot {
-            hot.leave(&mut self.cold, client, lookup, &deadline)?;
+            hot.leave(&mut HotCall::new(&mut self.cold, client, &deadline), lookup)?;
         }
         self.cold.delete(client, lookup, &deadline)
     }
@@ -280,7 +282,7 @@ impl RemoteTable {
     ) -> Result<(), TableError> {
         let deadline = Deadline::after(timeout);
         match &mut self.hot {
-            Some(hot) => hot.flush(&mut self.cold, client, &deadline),
+            Some(hot) => hot.flush(&mut HotCall::new(&mut self.cold, client, &deadline)),
             None => Ok(()),
         }
     }
@@ -292,7 +294,7 @@ impl RemoteTable {
     pub fn close(mut self, client: &mut MemoryClient, timeout: Duration) -> Result<(), TableError> {
         let deadline = Deadline::after(timeout);
         if let Some(hot) = &mut self.hot {
-            hot.retire_all(&mut self.cold, client, &deadline)?;
+            hot.retire_all(&mut HotCall::new(&mut self.cold, client, &deadline))?;
         }
         self.cold.free_all(client, &deadline)?;
         for partition in self.cold.partitions {

@@ -28,9 +28,9 @@ pub enum Received {
 /// The receiving end of a shuffle ([module](super)): lends memory, into which senders write batches.
 ///
 /// *Guarantees*: each row of a sender that has ended is received once, the rows of one sender in their order. A batch is
-/// complete. *Cost*: one copy of each batch; senders need no instruction of this processor. *Drop*: it
-/// fails senders that have not ended. After the end of all senders it waits, for up to 1 s, until they have
-/// disconnected: a sender whose last request has taken effect may not know that yet.
+/// complete. *Cost*: one copy of each batch; senders need no instruction of this processor.
+/// *Drop*: it fails senders that have not ended. After the end of all senders it *blocks* for up to 1 s until they have
+/// disconnected, since a sender whose last request has taken effect may not have its completion yet.
 #[derive(Debug)]
 pub struct ShuffleInbox {
     server: MemoryServer,

@@ -653,7 +653,7 @@ impl ShuffleSender {
             if deadline.is_over() {
                 return Err(ShuffleError::ReceiversLate(self.active.clone()));
             }
-            // Looks at an inbox that stays full are none.
+            // Reads of an inbox that stays full are no progress.
             if self.stats.batches > batches {
                 *naps = Naps::new();
             }

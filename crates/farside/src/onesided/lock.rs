@@ -79,7 +79,7 @@ impl RemoteLock {
             .ok_or_else(|| ErrorCode::TimedOut.into())
     }
 
-    /// Takes one of several locks; `None` if none was free for this time, in which it has looked at all of them.
+    /// Takes the first of several locks that is free; `None` if none was within `patience`. Reads each at least once.
     pub(super) fn lock_any_within(
         client: &mut MemoryClient,
         locks: &[Self],
