@@ -69,6 +69,7 @@ Examples:
   farside rmc build search.c          compiles and verifies a remote memory call
   farside rmc serve lists --memory 0=nodes.bin     runs remote memory calls on a file's contents
   farside lend --bytes 4G             memory that programs use while this process sleeps
+  farside reproduce 000               the figures of a paper, from a model, beside its numbers
   farside doctor                      checks this machine, with a command for each fix
   farside key new cluster.key         creates the secret key of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts

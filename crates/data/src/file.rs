@@ -187,7 +187,7 @@ fn csv_format() -> Format {
     Format::default().with_header(true)
 }
 
-/// The metadata, with dictionaries as the values that they stand for.
+/// The metadata, with columns of dictionaries as columns of their values.
 fn parquet_metadata(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let metadata = ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?;
     let plain = |field: &Arc<Field>| match field.data_type() {

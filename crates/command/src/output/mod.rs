@@ -16,6 +16,7 @@ use queue::EventQueue;
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -171,6 +172,35 @@ impl Output {
         match &*STANDARD_OUTPUT.failure.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => failed(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Ends the command: prints why it failed, and waits until standard output is written. Returns its exit code.
+    pub fn end(&self, done: Result<(), Failure>) -> ExitCode {
+        if let Err(failure) = &done {
+            self.failure(failure);
+        }
+        let written = self.finish();
+        if let Err(failure) = &written {
+            self.failure(failure);
+        }
+        match done.and(written) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.exit_code(),
+        }
+    }
+
+    /// Returns the exit code of a command that has only printed its help or version, or, if `is_wrong`, an error of its
+    /// arguments. Prints an error of that output.
+    pub fn end_of_usage(printed: io::Result<()>, is_wrong: bool) -> ExitCode {
+        match printed.and_then(|()| io::stdout().flush()) {
+            _ if is_wrong => ExitCode::from(2),
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                let failure = Failure::system(format!("standard output: {error}"));
+                Self::new(false, true).failure(&failure);
+                failure.exit_code()
+            }
+            _ => ExitCode::SUCCESS,
         }
     }
 

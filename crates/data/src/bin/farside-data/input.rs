@@ -6,8 +6,8 @@ use farside_command::failure::Failure;
 use farside_command::output::{Output, ProgressBar};
 use farside_command::signals;
 use farside_data::{DataError, InputBatches, InputFile};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest wait of an executor for another, which may read rows for others all the time. One that has failed is noticed
@@ -38,7 +38,7 @@ impl<'a> Input<'a> {
     /// Takes the next part.
     fn part(&self) -> Option<Result<InputBatches, DataError>> {
         let (file, part) = {
-            let mut next = self.next.lock().ok()?;
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
             while self.files.get(next.0)?.parts() <= next.1 {
                 *next = (next.0 + 1, 0);
             }

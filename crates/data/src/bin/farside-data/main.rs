@@ -11,13 +11,12 @@ use clap::Parser;
 use farside_command::failure::Failure;
 use farside_command::output::Output;
 use farside_command::signals;
-use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(usage) => return print_usage(&usage),
+        Err(usage) => return Output::end_of_usage(usage.print(), usage.use_stderr()),
     };
     let output = Output::new(arguments.json, arguments.quiet);
     let done = signals::watch(|| true).and_then(|()| match &arguments.command {
@@ -29,27 +28,5 @@ fn main() -> ExitCode {
         true => Failure::Interrupted,
         false => failure,
     });
-    if let Err(failure) = &done {
-        output.failure(failure);
-    }
-    let written = output.finish();
-    if let Err(failure) = &written {
-        output.failure(failure);
-    }
-    match done.and(written) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.exit_code(),
-    }
-}
-
-/// Prints help or the version on standard output, or an error of the arguments on standard error.
-fn print_usage(usage: &clap::Error) -> ExitCode {
-    match usage.print().and_then(|()| std::io::stdout().flush()) {
-        _ if usage.use_stderr() => ExitCode::from(2),
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Output::new(false, true).failure(&Failure::system(format!("standard output: {error}")));
-            ExitCode::from(1)
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    output.end(done)
 }
