@@ -306,15 +306,15 @@ fn readme(shell: &mut Shell) -> Result<(), String> {
     shell.cargo_test_but_ignored(&words)
 }
 
-/// Runs the tests that need Python with virtual environments, and the registry of its packages.
 /// Installs DuckDB into a virtual environment below the target folder, where the tests of `farside-data` look for it.
 fn install_duckdb() -> Result<(), String> {
     let folder = "target/tmp/duckdb";
     let run = |program: &str, arguments: &[&str]| {
         let ran = Command::new(program).args(arguments).output();
         let output = ran.map_err(|error| format!("{program}: {error}"))?;
-        let text = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if output.status.success() { Ok(()) } else { Err(text()) }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last = || text.trim().lines().last().unwrap_or("no message").to_owned();
+        if output.status.success() { Ok(()) } else { Err(last()) }
     };
     let python = format!("{folder}/bin/python");
     if run(&python, &["-c", "import duckdb"]).is_ok() {
@@ -324,6 +324,7 @@ fn install_duckdb() -> Result<(), String> {
     run(&python, &["-m", "pip", "install", "--quiet", DUCKDB])
 }
 
+/// Runs the tests that need Python with virtual environments, and the registry of its packages.
 fn data(shell: &mut Shell) -> Result<(), String> {
     let has_venv = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
     if !has_venv.is_ok_and(|output| output.status.success()) {
