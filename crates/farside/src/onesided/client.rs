@@ -463,7 +463,7 @@ impl MemoryClient {
         self.engine.hide(request.0);
     }
 
-    /// Submits, waits for the end of a request and takes its outcome.
+    /// Takes the outcome of a request. If it has not ended: submits, and waits for its end.
     ///
     /// *Blocks*: spins at first, then sleeps. After `TimedOut` the request is still in flight: wait again, or
     /// [`forget`](Self::forget) it.
@@ -483,7 +483,12 @@ impl MemoryClient {
         wait_async(self, Awaited::Messages, |client| client.poll_request(request)).await
     }
 
-    fn poll_request(&mut self, request: RequestId) -> Result<Option<u64>, Error> {
+    /// Takes the outcome of a request; drives the engine if it has not ended.
+    #[inline]
+    pub(super) fn poll_request(&mut self, request: RequestId) -> Result<Option<u64>, Error> {
+        if let Some(value) = self.engine.take(request.0)? {
+            return Ok(Some(value));
+        }
         self.drive();
         self.engine.take(request.0)
     }

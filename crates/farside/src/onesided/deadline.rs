@@ -3,9 +3,11 @@
 use super::client::{MemoryClient, RemoteAddress, RequestId};
 use crate::runtime::Instant;
 use crate::{Error, ErrorCode};
+use std::cell::Cell;
 use std::time::Duration;
 
-/// The end of a call that waits for several requests, each of which has what is left of its time.
+/// The end of a call that waits for several requests, each of which has what is left of its time. The time begins with
+/// the first request that has not ended at once, so that a call whose requests have reads no clock.
 ///
 /// ```
 /// use farside::onesided::Deadline;
@@ -15,21 +17,25 @@ use std::time::Duration;
 /// assert!(deadline.left() <= Duration::from_secs(1));
 /// assert!(Deadline::after(Duration::ZERO).is_over());
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Deadline {
-    began: Instant,
+    /// Set when the time begins.
+    end: Cell<Option<Instant>>,
     timeout: Duration,
 }
 
 impl Deadline {
-    /// Returns the deadline at this time from now.
-    pub fn after(timeout: Duration) -> Self {
-        Self { began: Instant::now(), timeout }
+    /// Returns the deadline at this time from the first wait.
+    pub const fn after(timeout: Duration) -> Self {
+        Self { end: Cell::new(None), timeout }
     }
 
-    /// Returns what is left of the time.
+    /// Returns what is left of the time, which begins now if it has not before.
     pub fn left(&self) -> Duration {
-        self.timeout.saturating_sub(self.began.elapsed())
+        let now = Instant::now();
+        let end = self.end.get().unwrap_or_else(|| now + self.timeout);
+        self.end.set(Some(end));
+        end.saturating_duration_since(now)
     }
 
     /// Whether the time is over.
@@ -42,7 +48,11 @@ impl Deadline {
     /// # Errors
     /// As [`MemoryClient::wait`].
     pub fn wait(&self, client: &mut MemoryClient, request: RequestId) -> Result<u64, Error> {
-        client.wait_or_forget(request, self.left())
+        match client.poll_request(request) {
+            Ok(None) => client.wait_or_forget(request, self.left()),
+            Ok(Some(value)) => Ok(value),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads a word of 8 bytes. *Blocks* for a round trip.
