@@ -2,8 +2,8 @@
 //! `FARSIDE_RUNS` sets the number of seeds of each test, `FARSIDE_SEED` the first one.
 
 use farside::onesided::{
-    HeapOptions, MemoryClient, Publication, QueueLock, RecoverableWord, RemoteAddress, RemoteGuard,
-    RemoteHeap, RemoteLock, TicketLock,
+    HeapOptions, MemoryClient, Publication, QueueLock, RangeList, RecoverableWord, RemoteAddress,
+    RemoteGuard, RemoteHeap, RemoteLock, TicketLock, VectorIo,
 };
 use farside::runtime::{Instant, pause};
 use farside::{Error, ErrorCode};
@@ -72,6 +72,43 @@ fn sums_are_exact() {
 #[test]
 fn sums_with_a_dying_client_are_exact() {
     each_seed(COMMAND, 40, |seed| sums(seed, true));
+}
+
+/// Clients whose links are cut move lists of ranges to a part of their own and back: no range is missing, and the
+/// lists fill the queue of requests.
+fn lists(seed: u64) -> Result<(), String> {
+    const PART: u64 = 64 << 10;
+    let mut scene = Scene::new(seed, CLIENTS * PART)?;
+    for (number, name) in (0..).zip(&names()) {
+        let mut random = Random::new(seed ^ number << 60);
+        scene.client(name, move |client, memory| {
+            let (from, into) = (client.register(PART).unwrap(), client.register(PART).unwrap());
+            let at = memory.at(number * PART);
+            for round in 1..=4_u64 {
+                let bytes = 8 * (1 + random.below(8)) as u32;
+                let stride = u64::from(bytes) * (1 + random.below(3));
+                let count = 1 + random.below((PART / stride).min(300)) as usize;
+                let list = RangeList::strided(count, bytes, bytes.into(), stride).unwrap();
+                let list = list.by(*random.pick(&VectorIo::ALL));
+                let sent: Vec<u8> = (0..list.bytes()).map(|at| (at * round) as u8).collect();
+                from.write(0, &sent).unwrap();
+                let written = client.write_ranges(at, &from, 0, &list).unwrap();
+                client.wait(written, PATIENCE).unwrap();
+                let read = client.read_ranges(at, &into, 0, &list).unwrap();
+                client.wait(read, PATIENCE).unwrap();
+                let mut back = vec![0; sent.len()];
+                into.read(0, &mut back).unwrap();
+                assert!(back == sent, "{list:?} of stride {stride} in round {round}");
+            }
+        })?;
+    }
+    scene.disturb(&names(), STEPS, LEASE);
+    scene.run().map(drop)
+}
+
+#[test]
+fn lists_arrive_whole() {
+    each_seed(COMMAND, 40, lists);
 }
 
 /// One writer publishes, others read: each snapshot is one generation, and none is older than one before.

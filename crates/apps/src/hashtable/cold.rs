@@ -7,7 +7,9 @@ use super::slot::{
 };
 use crate::dht::hash::scramble;
 use farside::ErrorCode;
-use farside::onesided::{Buffer, Deadline, MemoryClient, RemoteAddress};
+use farside::onesided::{
+    Buffer, Deadline, MemoryClient, RangeList, RemoteAddress, TransferRange, VectorIo,
+};
 use farside::runtime::Instant;
 use std::time::Duration;
 
@@ -106,7 +108,8 @@ impl ColdTable {
         }))
     }
 
-    /// Reads the entries of keys without values here whose places are known and whose entries are short.
+    /// Reads the entries of keys without values here whose places are known and whose entries are short: by one list of
+    /// ranges for each partition.
     pub(super) fn get_together(
         &mut self,
         client: &mut MemoryClient,
@@ -116,30 +119,49 @@ impl ColdTable {
     ) -> Result<(), TableError> {
         let buffer = match self.together.take() {
             Some(buffer) => buffer,
-            None => client.register(TOGETHER as u64 * SHORT)?,
+            None => client.register(TOGETHER as u64 * (SHORT + 8))?,
         };
-        let mut requests = Vec::with_capacity(TOGETHER);
-        for (at, key) in keys.iter().enumerate() {
+        let mut known = Vec::with_capacity(keys.len());
+        for (at, key) in (0..).zip(keys) {
             let lookup = self.lookup(key);
             let is_short = |slot: Slot| !slot.is_hot() && slot.bytes() <= SHORT;
-            let known = self.recall(lookup).filter(|(_, slot)| is_short(*slot));
-            let known = known.filter(|_| values[at].is_none());
-            let Some((word, slot)) = known else {
-                continue;
-            };
-            let begins = at as u64 * SHORT;
-            let from = self.partitions[lookup.partition].address(slot.offset());
-            let read = client.read(from, &buffer, begins..begins + slot.bytes())?;
-            requests.push((at, slot, read, client.read_word(word)?));
+            let place = self.recall(lookup).filter(|(_, slot)| is_short(*slot));
+            if let Some((word, slot)) = place.filter(|_| values[at as usize].is_none()) {
+                known.push((at, lookup.partition, word, slot));
+            }
+        }
+        // Ranges have no order: an entry may be read long after its slot, if a link was lost in between.
+        self.looked = Instant::now();
+        let (mut lists, mut ranges) = (Vec::new(), Vec::with_capacity(2 * known.len()));
+        for (number, partition) in self.partitions.iter().enumerate() {
+            ranges.clear();
+            for (at, _, word, slot) in known.iter().filter(|(_, its, ..)| *its == number) {
+                let (entry, bytes) = (partition.address(slot.offset()), slot.bytes() as u32);
+                let range = |local, at: RemoteAddress, bytes| TransferRange {
+                    local,
+                    remote: at.offset(),
+                    bytes,
+                };
+                ranges.extend([range(at * SHORT, entry, bytes), range(word_at(*at), *word, 8)]);
+            }
+            if !ranges.is_empty() {
+                let list = RangeList::explicit(&ranges)?.by(VectorIo::Doorbell);
+                let memory = partition.address(0).memory();
+                lists.push(client.read_ranges(memory.at(0), &buffer, 0, &list)?);
+            }
+        }
+        for list in lists {
+            deadline.wait(client, list)?;
         }
         let mut entry = [0; SHORT as usize];
-        for (at, slot, read, word) in requests {
-            deadline.wait(client, read)?;
-            let now = Slot(deadline.wait(client, word)?);
-            let entry = &mut entry[..slot.bytes() as usize];
-            buffer.read(at as u64 * SHORT, entry)?;
-            let found = decode_entry(entry, 0).filter(|(key, _)| now == slot && *key == keys[at]);
-            values[at] = found.map(|(_, value)| value.to_vec());
+        for (at, _, _, slot) in known.iter().take(if self.is_stale() { 0 } else { TOGETHER }) {
+            let (entry, mut now) = (&mut entry[..slot.bytes() as usize], [0; 8]);
+            buffer.read(at * SHORT, entry)?;
+            buffer.read(word_at(*at), &mut now)?;
+            let is_there = u64::from_le_bytes(now) == slot.0;
+            let found = decode_entry(entry, 0);
+            let found = found.filter(|(key, _)| is_there && *key == keys[*at as usize]);
+            values[*at as usize] = found.map(|(_, value)| value.to_vec());
         }
         // After an error a request may still use it.
         self.together = Some(buffer);
@@ -656,6 +678,11 @@ impl ColdTable {
         }
         Ok(())
     }
+}
+
+/// Where the word of a slot is read that is one of several.
+const fn word_at(number: u64) -> u64 {
+    TOGETHER as u64 * SHORT + number * 8
 }
 
 /// Where other clients may come in between: tests let them.

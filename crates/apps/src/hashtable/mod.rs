@@ -139,7 +139,7 @@ impl RemoteTable {
     }
 
     /// Returns the values of keys, as many calls of [`get`](Self::get) would. The entries whose places are known are read
-    /// together: two requests each, and a doorbell for each 32 of them.
+    /// together: two requests each, and a doorbell for each 32 requests.
     ///
     /// # Errors
     /// As `get`.

@@ -52,6 +52,10 @@ pub fn run(arguments: &BenchHashtable, output: Output) -> Result<(), Failure> {
     for number in 0..KEYS {
         table.put(&mut client, &key(number), &VALUE, TIMEOUT)?;
     }
+    for number in 0..KEYS {
+        // Splits have moved them meanwhile.
+        table.get(&mut client, &key(number), TIMEOUT)?;
+    }
     let [get_ns, put_ns] = local(windows)?;
     let mut other = RemoteTable::open(&mut client, &[memory.at(0)], TIMEOUT)?;
     let mut next = 0_u64;

@@ -71,7 +71,7 @@ pub(super) struct OpenMemory {
     held: VecDeque<u32>,
     /// Requests to be repeated, in order and before those.
     repeated: VecDeque<u32>,
-    /// Requests posted and not completed.
+    /// Requests posted whose completions are to come.
     posted: usize,
     /// By which the server knows the connection.
     connection: u64,
@@ -507,6 +507,15 @@ impl Engine {
             self.ready.drain(..).partition(|slot| slots[*slot as usize].memory == number);
         self.ready = others;
         memory.held = its;
+        // Of a list only a part was posted perhaps, whose success nothing would report.
+        for at in 0..self.memories[number as usize].held.len() {
+            let held = self.memories[number as usize].held[at];
+            let list = self.slots[held as usize].list.as_mut();
+            if list.is_some_and(|list| list.give_up_tail() && list.failure.is_some()) {
+                self.end_list(held);
+                break; // it is not held any more, and there is only one
+            }
+        }
         self.settle_losing(number);
     }
 
@@ -705,16 +714,20 @@ impl Progress for Engine {
             return;
         }
         let memory = slot.memory;
-        self.memories[memory as usize].posted -= 1;
+        let is_counted = match &mut slot.list {
+            Some(list) => match list.completed(range) {
+                Some(is_signalled) => is_signalled,
+                None => return,
+            },
+            None => true,
+        };
+        self.memories[memory as usize].posted -= usize::from(is_counted);
         if completion.status != CompletionStatus::Success {
             return self.failed_request(number, range, completion);
         }
         self.memories[memory as usize].is_proven = true;
-        match &mut slot.list {
-            Some(list) => {
-                list.posted -= 1;
-                self.end_list(number);
-            }
+        match &slot.list {
+            Some(_) => self.end_list(number),
             None => {
                 let value = if slot.action.has_value() { self.value(number) } else { 0 };
                 self.end_request(number, Ok(value));
@@ -758,6 +771,7 @@ impl Progress for Engine {
                     let error = Error::with(code, what);
                     match &mut self.slots[refused as usize].list {
                         Some(list) => {
+                            list.give_up_tail();
                             list.failure = Some((error, 1));
                             self.end_list(refused);
                         }
@@ -793,29 +807,36 @@ impl Engine {
 
     /// Posts the next requests of the list at the front of the queue.
     fn post_list(&mut self, number: u32) -> Option<Posted> {
-        let Self { port, memories, slots, ready, list_works, slices, .. } = self;
+        let Self { port, memories, slots, ready, list_works, slices, has, .. } = self;
         let slot = &mut slots[number as usize];
         let memory = memories.get_mut(slot.memory as usize)?;
         let (Stage::Open(link, region), Some(list)) = (&memory.stage, &mut slot.list) else {
             return None;
         };
         list.next_works(slot.local, list_works, slices);
+        // A completion tells of those before it too.
+        let every = if has.message_order { has.outstanding_max as usize / 4 } else { 1 };
+        let last = list_works.len().saturating_sub(1);
+        let is_signalled = |at: usize| at == last || (at + 1).is_multiple_of(every.max(1));
         let (action, offset, generation) = (slot.action, slot.offset, slot.generation);
-        let work = |at: usize| {
-            let one = list_works.get(at)?;
+        let work = |number_in_batch: usize| {
+            let one = list_works.get(number_in_batch)?;
             let at = RemoteSlice { region: *region, offset: offset + one.remote };
             Some(Work {
                 id: encode_id(number, generation, one.first),
                 link: *link,
-                flags: WorkFlags { signalled: true, ..WorkFlags::default() },
+                flags: WorkFlags {
+                    signalled: is_signalled(number_in_batch),
+                    ..WorkFlags::default()
+                },
                 operation: action.operation(at, &slices[one.slices.clone()], 0),
             })
         };
         let posted = port.post_batch::<BATCH>(list_works.len(), work)?;
-        for one in &list_works[..posted.accepted] {
-            list.was_posted(one);
+        for (at, one) in list_works[..posted.accepted].iter().enumerate() {
+            list.was_posted(one, is_signalled(at));
+            memory.posted += usize::from(is_signalled(at));
         }
-        memory.posted += posted.accepted;
         self.counters.posted(posted.accepted);
         if list.is_posted() {
             slot.stage = SlotStage::Posted;
@@ -827,7 +848,7 @@ impl Engine {
     /// Ends the request of a list if nothing of it is left.
     fn end_list(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
-        let Some(list) = slot.list.as_mut().filter(|list| list.posted == 0) else {
+        let Some(list) = slot.list.as_mut().filter(|list| list.is_idle()) else {
             return;
         };
         match list.failure.take() {

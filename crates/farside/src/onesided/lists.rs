@@ -15,8 +15,9 @@ pub(super) struct ListState {
     pub(super) ranges: RangeList,
     /// The first range that was not posted.
     next: u32,
-    /// Requests posted and not completed.
-    pub(super) posted: u32,
+    /// Requests posted and not known to have ended, in order, and whether each reports its success. One that does tells
+    /// that those before it have ended.
+    in_flight: VecDeque<(u32, bool)>,
     /// Requests to be repeated, before the next range.
     repeated: VecDeque<u32>,
     /// Most pieces of a request in the buffer; zero: each range is one.
@@ -46,7 +47,7 @@ impl ListState {
         Self {
             ranges: ranges.clone(),
             next: 0,
-            posted: 0,
+            in_flight: VecDeque::new(),
             repeated: VecDeque::new(),
             slices_max: slices_max as usize,
             bytes_max,
@@ -80,8 +81,8 @@ impl ListState {
         }
     }
 
-    pub(super) fn was_posted(&mut self, work: &ListWork) {
-        self.posted += 1;
+    pub(super) fn was_posted(&mut self, work: &ListWork, is_signalled: bool) {
+        self.in_flight.push_back((work.first, is_signalled));
         if self.repeated.pop_front().is_none() {
             self.next = work.first + work.ranges;
         }
@@ -91,9 +92,30 @@ impl ListState {
         self.repeated.is_empty() && self.next as usize == self.ranges.count()
     }
 
+    /// Whether nothing of it is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// A request completed, so that those before it have succeeded. Returns whether it reports its success; `None` if it
+    /// was given up before.
+    pub(super) fn completed(&mut self, first: u32) -> Option<bool> {
+        let at = self.in_flight.iter().position(|(posted, _)| *posted == first)?;
+        self.in_flight.drain(..=at).next_back().map(|(_, is_signalled)| is_signalled)
+    }
+
+    /// Repeats the last requests in flight, whose success would be told by later ones that were not posted. Returns
+    /// whether there were any.
+    pub(super) fn give_up_tail(&mut self) -> bool {
+        let reported = self.in_flight.iter().rposition(|(_, is_signalled)| *is_signalled);
+        let tail = self.in_flight.drain(reported.map_or(0, |at| at + 1)..);
+        let before = self.repeated.len();
+        self.repeated.extend(tail.map(|(first, _)| first));
+        self.repeated.len() > before
+    }
+
     /// A request of it failed: it is repeated if its connection was lost.
     pub(super) fn failed(&mut self, first: u32, error: &Error, is_lost: bool) {
-        self.posted -= 1;
         match &mut self.failure {
             Some((_, failed)) => *failed += 1,
             None if is_lost => self.repeated.push_back(first),
@@ -135,5 +157,31 @@ impl Staged {
             self.buffer.copy_from(self.at + to.local, &self.memory, from.local, bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::RegionId;
+
+    #[test]
+    fn a_completion_tells_of_the_requests_before_it() {
+        let ranges = RangeList::strided(40, 8, 8, 64).unwrap();
+        let mut list = ListState::new(&ranges, (0, u32::MAX), None);
+        let (mut works, mut slices) = (Vec::new(), Vec::new());
+        let local = LocalSlice { region: RegionId(0), offset: 0, bytes: 0 };
+        list.next_works(local, &mut works, &mut slices);
+        for (at, work) in works.iter().take(10).enumerate() {
+            list.was_posted(work, at == 3 || at == 7);
+        }
+        assert_eq!(list.completed(3), Some(true));
+        assert_eq!(list.completed(3), None); // known before
+        assert_eq!(list.completed(5), Some(false)); // it failed
+        assert!(list.give_up_tail() && !list.is_idle()); // 8 and 9: only 7 reports
+        assert_eq!(list.completed(7), Some(true));
+        assert!(list.is_idle() && !list.is_posted() && !list.give_up_tail());
+        list.next_works(local, &mut works, &mut slices);
+        assert_eq!(works.iter().map(|work| work.first).take(3).collect::<Vec<_>>(), [8, 9, 10]);
     }
 }
