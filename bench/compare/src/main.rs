@@ -1,5 +1,5 @@
 //! Measures peers of Farside's channels that have no benchmark of their own: the bare machine, Unix sockets and
-//! iceoryx2. `run` in the folder above starts this program; it prints a line of JSON for each figure.
+//! iceoryx2; and of its hash table: Redis and DashMap. `run` and `applications` in the folder above start this program; it prints a line of JSON for each figure.
 
 #![deny(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod pair;
 #[allow(unsafe_code, reason = "maps memory that two processes share")]
 mod shared;
 mod socket;
+mod store;
 
 use pair::Plan;
 use std::io::{Error, Result, Write};
@@ -21,7 +22,10 @@ const SIZES: [usize; 4] = [8, 64, 1 << 10, 64 << 10];
 
 const USAGE: &str = "\
 usage: farside-compare bare|probe|socket|iceoryx2 WINDOWS PROCESSOR PROCESSOR
-  measures with processes bound to the first and to the second processor";
+  measures with processes bound to the first and to the second processor
+usage: farside-compare redis WINDOWS SOCKET
+usage: farside-compare dashmap WINDOWS
+  measures GETs of a key-value store";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +33,14 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["answer", role, name, bytes, processor] => match (bytes.parse(), processor.parse()) {
             (Ok(bytes), Ok(processor)) => answer(role, name, bytes, processor),
+            _ => return wrong_use(),
+        },
+        ["redis", windows, socket] => match windows.parse() {
+            Ok(windows) if windows > 0 => store::redis(socket, windows).map(|()| true),
+            _ => return wrong_use(),
+        },
+        ["dashmap", windows] => match windows.parse() {
+            Ok(windows) if windows > 0 => store::dashmap(windows).map(|()| true),
             _ => return wrong_use(),
         },
         [peer, windows, one, two] => match (windows.parse(), one.parse(), two.parse()) {
