@@ -174,6 +174,7 @@ fn create_new<T>(mut create: impl FnMut(u32) -> io::Result<T>) -> io::Result<T> 
 }
 
 /// A folder for intermediate files that only this user can open; deleted on drop.
+#[derive(Debug)]
 pub struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
@@ -274,6 +275,30 @@ mod tests {
         old.read_to_end(&mut before).unwrap();
         assert_eq!(before, b"old and longer");
         assert_eq!(names(&folder), ["file"]);
+    }
+
+    #[test]
+    fn temporary_folder_takes_the_place_of_an_empty_one() {
+        let base = folder();
+        let name = base.path().join("out");
+        for is_there in [false, true] {
+            let new = TemporaryFolder::beside(&name).unwrap();
+            std::fs::write(new.path().join("part-0"), b"rows").unwrap();
+            assert!(!name.join("part-0").exists());
+            let path = new.path().to_owned();
+            new.rename(&name).unwrap();
+            assert!(name.join("part-0").exists() && !path.exists(), "{is_there}");
+            std::fs::remove_file(name.join("part-0")).unwrap();
+        }
+        // Nothing is left of one that is dropped, and no folder with contents is replaced.
+        drop(TemporaryFolder::beside(&name).unwrap());
+        assert_eq!(names(&base), ["out"]);
+        std::fs::write(name.join("kept"), b"").unwrap();
+        let refused = TemporaryFolder::beside(&name).unwrap_err().to_string();
+        assert!(refused.contains("out: is not empty"), "{refused}");
+        let late = TemporaryFolder::new().unwrap();
+        assert!(late.rename(&name).is_err() && name.join("kept").exists());
+        assert!(TemporaryFolder::beside(Path::new("/")).is_err());
     }
 
     #[test]

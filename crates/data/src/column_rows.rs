@@ -121,3 +121,31 @@ pub(crate) fn column(schema: &Schema, name: &str) -> Result<usize, DataError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{Int64Array, StringArray};
+    use std::sync::Arc;
+
+    #[test]
+    fn rows_of_other_programs_are_refused() {
+        let fields = [("number", DataType::Int64), ("text", DataType::Utf8)];
+        let fields = fields.map(|(name, data_type)| Field::new(name, data_type, true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let columns = ColumnRows::new(&schema, vec![1, 0]).unwrap();
+        let arrays: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![Some(7), None])),
+            Arc::new(StringArray::from(vec![Some("seven"), Some("nothing")])),
+        ];
+        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.clone()).unwrap();
+        let rows = columns.encode(&batch).unwrap();
+        let back = columns.decode((0..2).map(|number| rows.row(number))).unwrap();
+        assert_eq!([&back[0], &back[1]], [&arrays[1], &arrays[0]]);
+        // Bytes that are no row, among them text that is not UTF-8.
+        for wrong in [&[][..], &[0xff], &rows.row(0)[..3], &[2, 0xff, 0xfe, 0xfd, 0, 0, 0, 0, 0, 3]]
+        {
+            assert!(columns.decode([rows.row(0), wrong].into_iter()).is_none(), "{wrong:?}");
+        }
+    }
+}
