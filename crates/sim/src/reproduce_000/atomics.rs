@@ -11,7 +11,7 @@ use farside_fabric::FabricError;
 /// Client machines.
 const CLIENTS: [usize; 6] = [1, 2, 4, 6, 8, 14];
 /// First and longest back-off of a lock; the first is about the time of an uncontended round.
-const BACK_OFF_NS: (u64, u64) = (2_000, 64_000);
+pub(super) const BACK_OFF_NS: (u64, u64) = (2_000, 64_000);
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 /// The node whose memory the clients use.
 pub(super) const SERVER: &str = "server";
 /// Bytes at the end of each region for results of atomics and messages.
-const RESULT_BYTES: u64 = 4_096;
+pub(super) const RESULT_BYTES: u64 = 4_096;
 /// Receives that each end of a link keeps posted.
 const RECEIVES: u64 = 4;
 /// Receives that the server keeps posted.
@@ -65,17 +65,42 @@ impl Request {
 pub(super) struct Endpoint {
     pub(super) net: SimNet,
     port: Box<dyn Port>,
-    region: Region,
+    pub(super) region: Region,
     /// Offset of its results of atomics and messages.
-    results: u64,
+    pub(super) results: u64,
     queue: ReceiveQueueId,
 }
 
 impl Endpoint {
-    fn new(net: &SimNet, node: &str, name: &str, region: Region) -> Result<Self, FabricError> {
+    pub(super) fn new(
+        net: &SimNet,
+        node: &str,
+        name: &str,
+        region: Region,
+    ) -> Result<Self, FabricError> {
         let mut port = net.fabric(node).open(&PortSpec { listen: Some(name.to_owned()) })?;
         let queue = port.create_receive_queue(256)?;
         Ok(Self { net: net.clone(), port, region, results: 0, queue })
+    }
+
+    /// Connects to the port that listens under this name. Returns the link of each end.
+    pub(super) fn connect(
+        &mut self,
+        name: &str,
+        peer: &mut Self,
+    ) -> Result<[LinkId; 2], FabricError> {
+        let link = self.port.connect(name, b"", self.queue)?;
+        let LinkEvent::Requested { link: back, .. } = peer.event()? else {
+            return Err(FabricError::Unknown("link event"));
+        };
+        peer.port.accept(back, b"", peer.queue)?;
+        self.event()?;
+        Ok([link, back])
+    }
+
+    /// Returns the way by a link to a region of the peer.
+    pub(super) fn import(&mut self, link: LinkId, region: &Region) -> Result<Link, FabricError> {
+        Ok(Link { link, remote: self.port.import(link, &region.token)? })
     }
 
     fn event(&mut self) -> Result<LinkEvent, FabricError> {
@@ -239,17 +264,12 @@ impl Setup {
             };
             let mut client = Endpoint::new(&net, &node, &name, region)?;
             client.results = self.bytes + RESULT_BYTES * number as u64;
-            let link = client.port.connect(SERVER, b"", client.queue)?;
-            let LinkEvent::Requested { link: back, .. } = server.event()? else {
-                return Err(FabricError::Unknown("link event"));
-            };
-            server.port.accept(back, b"", server.queue)?;
-            client.event()?;
-            let remote = client.port.import(link, &server.region.token)?;
+            let [link, _] = client.connect(SERVER, &mut server)?;
+            let link = client.import(link, &server.region)?;
             for number in 0..RECEIVES {
                 client.receive(number)?;
             }
-            clients.push((node, client, Link { link, remote }));
+            clients.push((node, client, link));
         }
         Ok(Connected { net, server, clients, warm_up_ns: self.warm_up_ns })
     }
@@ -268,6 +288,8 @@ pub(super) struct Connected {
 #[derive(Clone, Default)]
 pub(super) struct Tally {
     done: Rc<Cell<u64>>,
+    /// Polls that found nothing.
+    empty_polls: Rc<Cell<u64>>,
     failed: Rc<Cell<Option<FabricError>>>,
 }
 
@@ -290,11 +312,24 @@ struct Running<P> {
 
 impl<P: ThreadProgram> Actor for Running<P> {
     fn run(&mut self) -> Spent {
-        self.program.run().unwrap_or_else(|error| {
+        let spent = self.program.run().unwrap_or_else(|error| {
             self.tally.failed.set(Some(error));
             Spent { then: Then::End, ..Spent::NOTHING }
-        })
+        });
+        if spent.then == Then::Poll {
+            self.tally.empty_polls.set(self.tally.empty_polls.get() + 1);
+        }
+        spent
     }
+}
+
+/// What the programs of a study have done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeasuredLoad {
+    /// Units a microsecond: millions a second.
+    pub(super) rate: f64,
+    /// Processor time of a unit, without polls that find nothing.
+    pub(super) busy_ns: f64,
 }
 
 /// The actors of a study.
@@ -319,15 +354,33 @@ impl Study {
     ///
     /// # Errors
     /// The failure of a program.
-    pub(super) fn rate(mut self, warm_up_ns: u64) -> Result<f64, FabricError> {
+    pub(super) fn rate(self, warm_up_ns: u64) -> Result<f64, FabricError> {
+        Ok(self.measure(warm_up_ns)?.rate)
+    }
+
+    /// As [`rate`](Self::rate), with the processor time.
+    ///
+    /// # Errors
+    /// The failure of a program.
+    pub(super) fn measure(mut self, warm_up_ns: u64) -> Result<MeasuredLoad, FabricError> {
         let start_ns = self.net.now_ns() + warm_up_ns;
         self.stage.run_until(start_ns, |_| false);
-        let before = self.tally.done.get();
+        let before = (self.tally.done.get(), self.busy_ns());
         self.stage.run_until(start_ns + MEASURED_NS, |_| false);
-        match self.tally.failed.take() {
-            Some(error) => Err(error),
-            None => Ok((self.tally.done.get() - before) as f64 * 1e3 / MEASURED_NS as f64),
+        if let Some(error) = self.tally.failed.take() {
+            return Err(error);
         }
+        let units = self.tally.done.get() - before.0;
+        Ok(MeasuredLoad {
+            rate: units as f64 * 1e3 / MEASURED_NS as f64,
+            busy_ns: (self.busy_ns() - before.1) as f64 / units.max(1) as f64,
+        })
+    }
+
+    /// Returns the processor time of all programs, without polls that found nothing.
+    fn busy_ns(&self) -> u64 {
+        let all: u64 = (0..).map_while(|number| self.stage.busy_ns(number)).sum();
+        all - self.tally.empty_polls.get() * E5_2640_V2.poll_ns
     }
 }
 
