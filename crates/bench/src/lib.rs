@@ -11,6 +11,7 @@ pub mod graph;
 mod idle;
 mod memory;
 pub mod onesided;
+pub mod plot;
 mod report;
 pub mod rmc;
 pub mod settings;

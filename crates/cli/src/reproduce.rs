@@ -1,5 +1,6 @@
 //! `farside reproduce`: figures of a paper from a model in virtual time, beside the paper's numbers.
 
+use farside_bench::plot::{Chart, draw};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
 use farside_sim::fabric::CONNECTX3_IB;
@@ -7,6 +8,7 @@ use farside_sim::reproduce_000::{
     Claim, DEVIATION_MAX, FIGURES, NOT_REPRODUCED, PaperFigure, PaperLine, figure, named,
 };
 use serde_json::{Value, json};
+use std::path::Path;
 
 const PAPER: &str = "000: Ma et al., Thinking More about RDMA Memory Semantics, IEEE Cluster 2020";
 
@@ -19,8 +21,8 @@ pub(crate) fn list(output: Output) {
     output.line(format!("  not reproduced: {NOT_REPRODUCED}"));
 }
 
-/// Prints the figures of paper 000, or those of that name.
-pub(crate) fn run(only: Option<&str>, output: Output) -> Result<(), Failure> {
+/// Prints the figures of paper 000, or those of that name, and draws them.
+pub(crate) fn run(only: Option<&str>, plot: Option<&Path>, output: Output) -> Result<(), Failure> {
     let failed = |e| Failure::check(format!("the model: {e}"));
     output.line(format!("Paper {PAPER}"));
     output.line("A MODEL of adapters in virtual time: nothing here was measured on hardware.");
@@ -29,13 +31,20 @@ pub(crate) fn run(only: Option<&str>, output: Output) -> Result<(), Failure> {
         "Deviations over {:.0} % are marked !, with the reason; = marks an input of the profile.",
         100.0 * DEVIATION_MAX
     ));
-    let mut values = Vec::new();
+    let (mut values, mut charts) = (Vec::new(), Vec::new());
     for id in only.map_or(FIGURES.to_vec(), named) {
         output.note(format!("figure {id}"));
         let found = figure(id).map_err(failed)?;
         let found = found.ok_or_else(|| Failure::check(format!("figure {id} is missing")))?;
         text(&found).iter().for_each(|line| output.line(line));
         values.push(value(&found));
+        charts.extend(chart(&found));
+    }
+    if let Some(path) = plot {
+        if charts.is_empty() {
+            return Err(Failure::usage("--plot: this table has no lines; name a figure that has"));
+        }
+        draw(path, &charts)?;
     }
     output.line(String::new());
     output.line(format!("Not reproduced: {NOT_REPRODUCED}."));
@@ -71,6 +80,17 @@ fn value(figure: &PaperFigure) -> Value {
         "lines": figure.lines.iter().map(line).collect::<Vec<_>>(),
         "claims": figure.claims.iter().map(claim).collect::<Vec<_>>(),
         "remarks": figure.remarks,
+    })
+}
+
+/// Returns the drawing of a figure; none if it has no lines.
+fn chart(figure: &PaperFigure) -> Option<Chart> {
+    let lines = figure.lines.iter().map(|line| (line.name.clone(), line.points.clone()));
+    let title = format!("Figure {}, model: {} ({})", figure.id, figure.title, figure.up);
+    (!figure.lines.is_empty()).then(|| Chart {
+        title,
+        across: figure.across.to_owned(),
+        lines: lines.collect(),
     })
 }
 

@@ -436,3 +436,25 @@ fn text_events_of_a_node_have_a_time() {
     assert_eq!(next(), "has left cluster timed");
     assert_eq!(node.0.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn reproduced_figures_are_drawn_and_tables_without_lines_are_refused() {
+    let folder = Folder::new();
+    let plot = folder.path("figure.svg");
+    let run = |figure: &str| {
+        let fixed = ["--json", "reproduce", "000", "--figure", figure, "--plot", &plot];
+        farside(&[]).args(fixed).output().unwrap()
+    };
+    let refused = run("II");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert!(!Path::new(&plot).exists());
+    let done = run("19");
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = json(&text(&done.stdout));
+    let drawing = std::fs::read_to_string(&plot).unwrap();
+    assert!(drawing.starts_with("<svg") && drawing.contains("Figure 19"));
+    for line in said["figures"][0]["lines"].as_array().unwrap() {
+        let name = line["name"].as_str().unwrap();
+        assert!(drawing.contains(name), "{name}");
+    }
+}

@@ -1,20 +1,15 @@
 //! SVG plots of latency and message rate over the message size, or of distributions.
 
 use super::entry::{Entry, Payload};
+use crate::plot::{Drawing, Failed, NAMES_WIDTH, name_lines};
 use farside_command::failure::Failure;
 use farside_command::result_file;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 const WIDTH: u32 = 1500;
 const HEIGHT: u32 = 760;
-/// Width of the legend.
-const NAMES_WIDTH: u32 = 270;
-
-type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Failed = DrawingAreaErrorKind<std::io::Error>;
 
 /// The points of a line: x and y.
 type Points = Vec<(f64, f64)>;
@@ -56,6 +51,18 @@ fn svg(entries: &[Entry]) -> Result<String, Failed> {
 }
 
 const BYTES: &str = "bytes of a message";
+
+fn panel(
+    area: &Drawing<'_>,
+    title: &str,
+    across: &str,
+    names: &[&str],
+    lines: &BTreeMap<usize, Points>,
+) -> Result<(), Failed> {
+    let places = if across == BYTES { 0 } else { 2 };
+    let lines: Vec<_> = lines.iter().map(|(number, points)| (*number, &**points)).collect();
+    crate::plot::panel(area, title, (across, places), names.len(), &lines)
+}
 
 /// Returns the entries that are drawn, each with the name of its line: those with the form of the first entry, and
 /// logged ones. Distributions have a line for each size.
@@ -115,69 +122,12 @@ fn lines(
     lines
 }
 
-/// Returns the range of the values, widened so that no point is on the edge.
-fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
-    let (least, greatest) = values.fold((f64::MAX, 0.0_f64), |(least, greatest), value| {
-        (least.min(value), greatest.max(value))
-    });
-    if greatest <= 0.0 { 1.0..10.0 } else { least / 1.3..greatest * 1.3 }
-}
-
-fn panel(
-    area: &Drawing<'_>,
-    title: &str,
-    across_name: &str,
-    names: &[&str],
-    lines: &BTreeMap<usize, Points>,
-) -> Result<(), Failed> {
-    let places = if across_name == BYTES { 0 } else { 2 };
-    let all = || lines.values().flatten();
-    let across = range(all().map(|point| point.0));
-    let up = range(all().map(|point| point.1));
-    let mut chart = ChartBuilder::on(area)
-        .caption(title, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(46)
-        .y_label_area_size(64)
-        .build_cartesian_2d(across.log_scale().base(2.0), up.log_scale())?;
-    chart
-        .configure_mesh()
-        .x_desc(across_name)
-        .x_label_formatter(&|across| format!("{across:.places$}"))
-        .y_label_formatter(&|value| format!("{value}"))
-        .light_line_style(BLACK.mix(0.05))
-        .bold_line_style(BLACK.mix(0.15))
-        .draw()?;
-    for (number, points) in lines {
-        let color = color(*number, names.len());
-        chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
-        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
-    }
-    Ok(())
-}
-
-/// Draws the legend.
-fn name_lines(area: &Drawing<'_>, names: &[&str]) -> Result<(), Failed> {
-    for (number, name) in (0..).zip(names) {
-        let (x, y) = (10, 60 + 28 * number);
-        let color = color(usize::try_from(number).unwrap_or(0), names.len());
-        area.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
-        area.draw(&Text::new((*name).to_owned(), (x + 38, y - 8), ("sans-serif", 16)))?;
-    }
-    Ok(())
-}
-
-/// Returns colour `number` of `count`: evenly spaced hues, every other one darker.
-fn color(number: usize, count: usize) -> HSLColor {
-    let hue = number as f64 / count.max(1) as f64;
-    HSLColor(hue, 0.75, if number.is_multiple_of(2) { 0.5 } else { 0.33 })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::window::Figure;
     use super::super::entry::Stream;
     use super::*;
+    use crate::plot::color;
     use crate::settings::Pattern;
     use farside::channel::Kind;
 
