@@ -167,6 +167,8 @@ pub struct BenchLent {
     pub windows: u32,
     /// The fabric to the server.
     pub choice: FabricSettings,
+    /// The file of the plot.
+    pub plot: Option<PathBuf>,
 }
 
 /// A measurement of the hash table in memory that is lent.
@@ -208,6 +210,8 @@ pub struct BenchShuffle {
     pub one_key: bool,
     /// Runs of each figure.
     pub runs: u32,
+    /// The file of the plot.
+    pub plot: Option<PathBuf>,
 }
 
 /// A measurement of the join.
@@ -227,6 +231,8 @@ pub struct BenchJoin {
     pub one_key: bool,
     /// Runs of each figure.
     pub runs: u32,
+    /// The file of the plot.
+    pub plot: Option<PathBuf>,
 }
 
 /// A measurement of sequencers and locks.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, WATCHDOG, farside, json, name, signal, text};
+use common::{Folder, WATCHDOG, farside, json, name, output, signal, text};
 use farside::call::{Caller, CallerOptions};
 use farside::onesided::{LendOptions, MemoryServer};
 use farside_fabric::Fabric;
@@ -435,6 +435,31 @@ fn text_events_of_a_node_have_a_time() {
     signal(node.0.id(), Signal::TERM);
     assert_eq!(next(), "has left cluster timed");
     assert_eq!(node.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn benchmarks_of_lent_memory_are_drawn() {
+    let folder = Folder::new();
+    let plot = folder.path("bench.svg");
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["vector", "--windows", "1"], &["a piece, ns, median", "read gather, 16 pieces"]),
+        (&["consolidate", "--windows", "1"], &["until its flush", "random direct", "zipf held"]),
+        (&["hashtable", "--windows", "1", "--hot", "8,16"], &["held, 16 puts a flush"]),
+        (&["shuffle", "--rows", "1000", "--runs", "1"], &["rows of a batch", "stage", "gather"]),
+        (
+            &["join", "--rows", "1000", "--runs", "1"],
+            &["executors", "local", "join, batches of 16"],
+        ),
+    ];
+    for (bench, expected) in cases {
+        let all = [&["bench"], bench, &["--quiet", "--plot", &plot]].concat();
+        let done = output(&[], &all);
+        assert!(done.status.success(), "{all:?}: {}", text(&done.stderr));
+        let drawing = std::fs::read_to_string(&plot).unwrap();
+        for word in expected {
+            assert!(drawing.starts_with("<svg") && drawing.contains(word), "{word} of {bench:?}");
+        }
+    }
 }
 
 #[test]

@@ -131,6 +131,11 @@ pub fn run(arguments: &BenchAccess, output: Output) -> Result<(), Failure> {
     }
     output.line(table.text());
     output.line(format!("over {}, {} MiB on each side", lent.fabric.name(), region >> 20));
+    let labels = ["transfers, millions a second", "bytes of a transfer"];
+    super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
+        let name = format!("{} {} to {}", one.operation, one.source, one.destination);
+        (name, one.bytes as f64, one.transfers_per_us)
+    })?;
     output.value(&figures);
     Ok(())
 }

@@ -95,6 +95,11 @@ pub fn run(arguments: &BenchAtomics, output: Output) -> Result<(), Failure> {
     bar.finish_and_clear();
     output.line(table(&figures));
     output.line(format!("the remote and rpc forms over {}", lent.fabric.name()));
+    let labels = ["operations, millions a second", "clients"];
+    super::draw(arguments.lent.plot.as_deref(), labels, &figures, |one| {
+        let name = format!("{} {}", one.operation, one.form);
+        (name, one.clients.into(), one.operations_per_us)
+    })?;
     output.value(&figures);
     Ok(())
 }

@@ -126,6 +126,12 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     }
     output.line(table.text());
     output.line(format!("over {}, {DEPTH} requests in flight", lent.fabric.name()));
+    let labels = ["writes, millions a second", "writes of a block until its flush (1: direct)"];
+    super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
+        let way = if one.theta == 0 { &one.way } else { "held" };
+        let name = format!("{} {way}", one.pattern);
+        (name, one.theta.max(1).into(), one.writes_per_us)
+    })?;
     output.value(&figures);
     Ok(())
 }

@@ -100,6 +100,13 @@ pub fn run(arguments: &BenchHashtable, output: Output) -> Result<(), Failure> {
         time(get_ns),
         time(put_ns)
     ));
+    let skewed: Vec<_> =
+        arguments.hot.iter().zip(&figures[figures.len() - arguments.hot.len()..]).collect();
+    let labels = ["skewed puts, millions a second", "keys in the hot area, one of"];
+    super::draw(arguments.lent.plot.as_deref(), labels, &skewed, |(share, one)| {
+        let name = format!("held, {} puts a flush", arguments.theta);
+        (name, f64::from(**share), 1e3 / one.time.median_ns)
+    })?;
     output.value(&figures);
     Ok(())
 }

@@ -100,11 +100,10 @@ pub fn run(arguments: &BenchJoin, output: Output) -> Result<(), Failure> {
     }
     let local_ns = figures[1].time.median_ns;
     figures.iter_mut().for_each(|one| one.speed = local_ns / one.time.median_ns);
-    report(arguments, &figures, output);
-    Ok(())
+    report(arguments, &figures, output)
 }
 
-fn report(arguments: &BenchJoin, figures: &[JoinFigure], output: Output) {
+fn report(arguments: &BenchJoin, figures: &[JoinFigure], output: Output) -> Result<(), Failure> {
     let heads = ["way", "executors", "batch", "median", "best", "rows/us", "speed"];
     let mut table = Table::new(heads).left(0);
     for one in figures {
@@ -122,7 +121,16 @@ fn report(arguments: &BenchJoin, figures: &[JoinFigure], output: Output) {
     output.line(format!("{kind} join of {rows} rows of 16 B, over shm"));
     output.line(table.text());
     output.line("speed: against `local`, one thread with the same tables and no shuffle");
+    let labels = ["rows of both inputs, millions a second", "executors"];
+    super::draw(arguments.plot.as_deref(), labels, figures, |one| {
+        let name = match one.batch_rows {
+            0 => one.way.to_owned(),
+            rows => format!("{}, batches of {rows}", one.way),
+        };
+        (name, one.executors.into(), one.rows_per_us)
+    })?;
     output.value(&figures);
+    Ok(())
 }
 
 /// The join by the standard library's hash map, one thread: the number of rows returned.

@@ -87,6 +87,11 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     let ring = time(ring_ns);
     output
         .line(format!("records of {RECORD} B over {}; ring: {ring} a record", lent.fabric.name()));
+    let labels = ["a record, ns, median", "records of a batch"];
+    super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
+        let name = format!("{} {} {}", one.operation, one.mode, one.way);
+        (name, one.batch as f64, one.record_ns)
+    })?;
     output.value(&figures);
     Ok(())
 }

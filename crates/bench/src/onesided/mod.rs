@@ -9,6 +9,7 @@ pub mod log;
 pub mod shuffle;
 pub mod vector;
 
+use crate::plot::{self, Chart};
 use crate::settings::BenchLent;
 use farside::Error;
 use farside::fabrics;
@@ -18,6 +19,7 @@ use farside::onesided::{
 };
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +64,26 @@ impl Lent {
         }
         Ok((client, memory))
     }
+}
+
+/// Draws figures, if a file is named: each is a point of the line of that name.
+fn draw<T>(
+    path: Option<&Path>,
+    [title, across]: [&str; 2],
+    figures: &[T],
+    point: impl Fn(&T) -> (String, f64, f64),
+) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for figure in figures {
+        let (name, x, y) = point(figure);
+        match lines.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push((x, y)),
+            None => lines.push((name, vec![(x, y)])),
+        }
+    }
+    let chart = Chart { title: title.to_owned(), across: across.to_owned(), lines };
+    plot::draw(path, &[chart])
 }
 
 /// Requests of which at most [`DEPTH`] are in flight, and `batch`, a part of that, share a doorbell.

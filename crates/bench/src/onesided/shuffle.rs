@@ -85,6 +85,12 @@ pub fn run(arguments: &BenchShuffle, output: Output) -> Result<(), Failure> {
     ));
     output.line(table.text());
     output.line("speed: against `partition`, one thread that divides the same rows in its memory");
+    let labels = ["rows, millions a second", "rows of a batch, or of the batch bytes"];
+    let full = arguments.batch_bytes / arguments.row_bytes;
+    super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
+        let rows = if one.batch_rows == 0 { full } else { one.batch_rows };
+        (one.way.to_owned(), rows.into(), one.rows_per_us)
+    })?;
     output.value(&figures);
     Ok(())
 }

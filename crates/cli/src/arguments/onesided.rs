@@ -4,6 +4,7 @@ use super::fabric::FabricArguments;
 use clap::Args;
 use farside_bench::settings::{BenchAccess, BenchAtomics, BenchHashtable, BenchLent};
 use farside_command::units::bytes;
+use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -63,6 +64,9 @@ pub(crate) struct LentArguments {
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     windows: u32,
+    /// Draw the figures to this file, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     choice: FabricArguments,
 }
@@ -132,7 +136,7 @@ fn region(text: &str) -> Result<u64, String> {
 }
 
 convert! {
-    LentArguments => BenchLent { to, windows, choice }
+    LentArguments => BenchLent { to, windows, choice, plot }
     BenchHashtableArguments => BenchHashtable { lent, hot, theta }
     BenchAccessArguments => BenchAccess { lent, region }
     BenchAtomicsArguments => BenchAtomics { lent, clients }

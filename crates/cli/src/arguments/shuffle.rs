@@ -5,6 +5,7 @@ use clap::Args;
 use farside_apps::join::JoinKind;
 use farside_bench::settings::{BenchJoin, BenchShuffle};
 use farside_command::units::bytes;
+use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -74,24 +75,27 @@ struct BatchArguments {
     /// Runs of each figure
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
+    /// Draw the figures to this file, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 impl From<BenchShuffleArguments> for BenchShuffle {
     fn from(arguments: BenchShuffleArguments) -> Self {
         let BenchShuffleArguments { rows, row_bytes, senders, receivers, batch_rows, batches } =
             arguments;
-        let BatchArguments { batch_bytes, one_key, runs } = batches;
+        let BatchArguments { batch_bytes, one_key, runs, plot } = batches;
         // A larger one than batches can be is refused by the shuffle.
         let batch_bytes = u32::try_from(batch_bytes).unwrap_or(u32::MAX);
-        Self { rows, row_bytes, senders, receivers, batch_rows, batch_bytes, one_key, runs }
+        Self { rows, row_bytes, senders, receivers, batch_rows, batch_bytes, one_key, runs, plot }
     }
 }
 
 impl From<BenchJoinArguments> for BenchJoin {
     fn from(arguments: BenchJoinArguments) -> Self {
         let BenchJoinArguments { rows, executors, kind, batch_rows, batches } = arguments;
-        let BatchArguments { batch_bytes, one_key, runs } = batches;
+        let BatchArguments { batch_bytes, one_key, runs, plot } = batches;
         let batch_bytes = u32::try_from(batch_bytes).unwrap_or(u32::MAX);
-        Self { rows, executors, kind, batch_rows, batch_bytes, one_key, runs }
+        Self { rows, executors, kind, batch_rows, batch_bytes, one_key, runs, plot }
     }
 }
