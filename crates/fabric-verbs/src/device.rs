@@ -79,6 +79,12 @@ impl Confirmation {
 }
 
 impl Device {
+    /// Returns the NUMA node of the adapter, if the system reports it: `-1` is none.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        let name = &self.context.listed.name;
+        read(&format!("/sys/class/infiniband/{name}/device/numa_node"))?.parse().ok()
+    }
+
     /// Returns the kind of network of its port.
     pub(crate) fn network(&self, state: &PortState) -> &'static str {
         match (self.facts.transport, state.is_ethernet()) {

@@ -166,6 +166,10 @@ impl Fabric for VerbsFabric {
         self.control.core.listening.as_ref().map(|listening| listening.host)
     }
 
+    fn numa_node(&self) -> Option<u32> {
+        self.control.core.device.numa_node()
+    }
+
     fn lease_ns(&self) -> u64 {
         u64::try_from(self.control.core.options.lease.as_nanos()).unwrap_or(u64::MAX)
     }

@@ -18,6 +18,7 @@ macro_rules! forward {
         $crate::forward!(
             name,
             host,
+            numa_node,
             lease_ns,
             time_ns,
             capabilities,
@@ -53,6 +54,11 @@ macro_rules! forward {
     (@ host) => {
         fn host(&self) -> Option<::std::net::SocketAddr> {
             self.inner.host()
+        }
+    };
+    (@ numa_node) => {
+        fn numa_node(&self) -> Option<u32> {
+            self.inner.numa_node()
         }
     };
     (@ lease_ns) => {

@@ -258,6 +258,11 @@ pub trait Fabric: Send + Sync {
         None
     }
 
+    /// Returns the NUMA node of the adapter. `None` without an adapter, and where the system does not report it.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
     /// Returns how long a peer may be silent before its links are lost as [`Loss::Unreachable`]. Zero
     /// if a live peer is always reached.
     fn lease_ns(&self) -> u64 {

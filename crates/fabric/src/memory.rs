@@ -15,6 +15,7 @@
 
 mod copy;
 mod mirror;
+mod place;
 
 use copy::{ArenaMemory, Private, fetch, place};
 use farside_base::{Memory, OutOfBounds};

@@ -212,7 +212,7 @@ impl fmt::Debug for TraceFabric {
 }
 
 impl Fabric for TraceFabric {
-    crate::forward!(name, host, lease_ns, time_ns, capabilities, register_memory);
+    crate::forward!(name, host, numa_node, lease_ns, time_ns, capabilities, register_memory);
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         self.call("register", spec.bytes);

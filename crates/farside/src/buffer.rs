@@ -1,6 +1,7 @@
 //! Registered memory of a program, for transfers without copies.
 
 use crate::registered::Registered;
+use crate::topology::CpuSocket;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::Fabric;
@@ -15,6 +16,19 @@ pub struct Buffer(Arc<Registered>);
 impl Buffer {
     pub(crate) fn new(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
         Ok(Self(Arc::new(Registered::own(fabric, bytes)?)))
+    }
+
+    /// Registers memory next to a socket.
+    pub(crate) fn next_to(
+        socket: &CpuSocket,
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+    ) -> Result<Self, Error> {
+        socket.run(|| {
+            let registered = Registered::own(fabric, bytes)?;
+            socket.place(&registered.arena)?;
+            Ok(Self(Arc::new(registered)))
+        })?
     }
 
     /// Returns its length in bytes.

@@ -57,6 +57,7 @@ pub mod security;
 mod session;
 mod setters;
 mod stats;
+pub mod topology;
 mod typed;
 mod wait;
 mod watch;

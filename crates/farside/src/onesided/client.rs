@@ -1,6 +1,7 @@
 //! The using end: requests on memory that servers lend.
 
 use super::engine::{Engine, REQUESTS_MAX, SlotName};
+use super::hello::LendReply;
 use super::options::{MemoryClientOptions, MemoryClientStats};
 use super::ranges::RangeList;
 use super::request::{Action, RequestSpec};
@@ -8,6 +9,7 @@ use crate::buffer::Buffer;
 use crate::port_wait::{Awaited, Sleeper, Waits, wait, wait_async};
 use crate::progress::{EnginePort, Progress};
 use crate::runtime::{Instant, random};
+use crate::topology::CpuSocket;
 use crate::{Error, ErrorCode};
 use farside_base::{Access, Capabilities, FlushScope};
 use farside_fabric::Fabric;
@@ -26,6 +28,7 @@ pub struct RemoteMemory {
     number: u32,
     bytes: u64,
     access: Access,
+    socket: Option<u16>,
 }
 
 impl RemoteMemory {
@@ -37,6 +40,17 @@ impl RemoteMemory {
     /// Returns what the server permits.
     pub const fn access(&self) -> Access {
         self.access
+    }
+
+    /// Returns the number of the socket of the server's machine next to which it is, if the server has named one
+    /// ([`LendOptions::socket`](super::LendOptions::socket)).
+    pub const fn socket(&self) -> Option<u16> {
+        self.socket
+    }
+
+    /// Whether the client of this number has opened it.
+    pub(super) const fn is_of(&self, client: u64) -> bool {
+        self.client == client
     }
 
     /// Returns the address of its byte `offset`; requests check it.
@@ -86,7 +100,7 @@ impl RemoteAddress {
 
 /// A request of a [`MemoryClient`], by which its outcome is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RequestId(SlotName);
+pub struct RequestId(pub(super) SlotName);
 
 /// A client of memory servers: one queue of requests on any number of their memories ([module](super)).
 ///
@@ -147,6 +161,17 @@ impl MemoryClient {
         Buffer::new(&self.fabric, bytes)
     }
 
+    /// Registers memory next to a socket, as [`register`](Self::register) does anywhere: that of the thread that will
+    /// use it, or that of the adapter.
+    ///
+    /// *Cost*: a thread, and a touch of each page.
+    ///
+    /// # Errors
+    /// As `register`; `System` if the memory cannot be put there.
+    pub fn register_next_to(&self, socket: &CpuSocket, bytes: u64) -> Result<Buffer, Error> {
+        Buffer::next_to(socket, &self.fabric, bytes)
+    }
+
     /// Connects to the memory server at an address ([`MemoryServer::address`](super::MemoryServer::address)).
     ///
     /// *Blocks* until the server's thread has accepted. *Cost*: two round trips of the control path.
@@ -175,12 +200,13 @@ impl MemoryClient {
 
     fn poll_open(&mut self, number: u32) -> Result<Option<RemoteMemory>, Error> {
         self.engine.poll_once();
-        let token = self.engine.opened(number)?;
-        Ok(token.map(|token| RemoteMemory {
+        let reply = self.engine.opened(number)?;
+        Ok(reply.map(|LendReply { token, socket, .. }| RemoteMemory {
             client: self.number,
             number,
             bytes: token.bytes,
             access: token.access,
+            socket,
         }))
     }
 
@@ -341,7 +367,7 @@ impl MemoryClient {
         self.request(from, Action::Flush(scope), bytes, None)
     }
 
-    fn request(
+    pub(super) fn request(
         &mut self,
         at: RemoteAddress,
         action: Action,
@@ -402,7 +428,7 @@ impl MemoryClient {
         self.engine.request(spec).map(RequestId)
     }
 
-    fn of_this_fabric(&self, buffer: &Buffer) -> Result<(), Error> {
+    pub(super) fn of_this_fabric(&self, buffer: &Buffer) -> Result<(), Error> {
         if buffer.is_of(&self.fabric) {
             return Ok(());
         }

@@ -221,10 +221,10 @@ impl Engine {
     }
 
     /// What the server lends, once the connection is open; the error of a memory that has ended.
-    pub(super) fn opened(&self, memory: u32) -> Result<Option<RegionToken>, Error> {
+    pub(super) fn opened(&self, memory: u32) -> Result<Option<LendReply>, Error> {
         let memory = self.memory(memory)?;
         match &memory.stage {
-            Stage::Open(..) => Ok(memory.first.map(|reply| reply.token)),
+            Stage::Open(..) => Ok(memory.first),
             Stage::Ended(error) => Err(error.clone()),
             _ => Ok(None),
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hello   "FSMS" | version | zeros, 3 bytes | connection, 8 bytes
-//! reply   incarnation of the server, 8 bytes | region token
+//! reply   incarnation of the server, 8 bytes | region token | socket of the memory + 1, 2 bytes: 0 if it is on none
 //! refusal as that of a channel ([`Refusal`](crate::refusal::Refusal))
 //! ```
 
@@ -10,7 +10,7 @@ use farside_base::RegionToken;
 
 const MAGIC: [u8; 4] = *b"FSMS";
 /// Incremented with every change of this handshake.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The hello of a client: the random number of the connection, by which the server ends an earlier one of this number.
 pub(super) fn encode_hello(connection: u64) -> [u8; 16] {
@@ -47,20 +47,26 @@ pub(super) struct LendReply {
     /// Random for each server: after a restart its memory is new.
     pub(super) incarnation: u64,
     pub(super) token: RegionToken,
+    /// The socket of the server's machine next to which the memory is.
+    pub(super) socket: Option<u16>,
 }
 
 impl LendReply {
-    pub(super) fn encode(&self) -> [u8; 8 + RegionToken::ENCODED] {
-        let mut out = [0; 8 + RegionToken::ENCODED];
+    pub(super) fn encode(&self) -> [u8; 10 + RegionToken::ENCODED] {
+        let mut out = [0; 10 + RegionToken::ENCODED];
+        let socket = self.socket.map_or(0, |socket| socket.saturating_add(1));
         out[..8].copy_from_slice(&self.incarnation.to_le_bytes());
-        out[8..].copy_from_slice(&self.token.encode());
+        out[8..8 + RegionToken::ENCODED].copy_from_slice(&self.token.encode());
+        out[8 + RegionToken::ENCODED..].copy_from_slice(&socket.to_le_bytes());
         out
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (incarnation, token) = bytes.split_first_chunk()?;
-        let token = RegionToken::decode(token.try_into().ok()?)?;
-        Some(Self { incarnation: u64::from_le_bytes(*incarnation), token })
+        let (incarnation, rest) = bytes.split_first_chunk()?;
+        let (token, socket) = rest.split_first_chunk()?;
+        let token = RegionToken::decode(token)?;
+        let socket = u16::from_le_bytes(socket.try_into().ok()?).checked_sub(1);
+        Some(Self { incarnation: u64::from_le_bytes(*incarnation), token, socket })
     }
 }
 
@@ -78,8 +84,11 @@ mod tests {
             bytes: 1 << 40,
             access: Access::READ.with(Access::ATOMIC),
         };
-        let reply = LendReply { incarnation: 7, token };
-        assert_eq!(LendReply::decode(&reply.encode()), Some(reply));
+        for socket in [None, Some(0), Some(300)] {
+            let reply = LendReply { incarnation: 7, token, socket };
+            assert_eq!(LendReply::decode(&reply.encode()), Some(reply));
+            assert_eq!(LendReply::decode(&reply.encode()[1..]), None);
+        }
         for length in 0..40 {
             assert!(decode_hello(&vec![0xff; length]).is_err());
             assert_eq!(LendReply::decode(&vec![0xff; length]), None);

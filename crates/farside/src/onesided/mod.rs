@@ -27,7 +27,7 @@
 //! # Ok::<(), farside::Error>(())
 //! ```
 //!
-//! Order, visibility, lost connections and cost: see [`MemoryClient`].
+//! Order, visibility, lost connections and cost: see [`MemoryClient`]. Machines with several sockets: [`SocketClients`].
 
 mod burst;
 mod client;
@@ -41,12 +41,16 @@ mod hello;
 mod lists;
 mod lock;
 mod options;
+mod proxy;
 mod publication;
 mod ranges;
 mod recoverable;
 mod request;
+mod requester;
+mod ring;
 mod sequencer;
 mod server;
+mod sockets;
 mod ticket;
 mod vector;
 
@@ -63,7 +67,9 @@ pub use options::{MemoryClientOptions, MemoryClientStats};
 pub use publication::Publication;
 pub use ranges::{RANGES_MAX, RangeList, TransferRange};
 pub use recoverable::RecoverableWord;
+pub use requester::{ProxiedRequestId, SocketRequester};
 pub use sequencer::Sequencer;
 pub use server::{LendOptions, MemoryServer};
+pub use sockets::{SocketClients, SocketOptions, SocketStats};
 pub use ticket::{QueueLock, TicketLock};
 pub use vector::{VectorCosts, VectorIo, VectorPlan};

@@ -6,6 +6,7 @@ use crate::refusal::Refusal;
 use crate::registered::Registered;
 use crate::runtime::random;
 use crate::setters::setters;
+use crate::topology::CpuSocket;
 use crate::{Error, ErrorCode};
 use farside_base::{
     Access, Completion, LinkId, LocalSlice, ReceiveQueueId, RegionKind, RegionToken, WorkId,
@@ -30,13 +31,15 @@ pub struct LendOptions {
     pub kind: RegionKind,
     /// Most clients at a time; 1,024 by default.
     pub clients_max: usize,
+    /// The socket next to which the memory is and where the server's thread runs; none by default.
+    pub socket: Option<CpuSocket>,
 }
 
-setters!(LendOptions { access: Access, kind: RegionKind, clients_max: usize });
+setters!(LendOptions { access: Access, kind: RegionKind, clients_max: usize, socket: Option<CpuSocket> });
 
 impl Default for LendOptions {
     fn default() -> Self {
-        Self { access: Access::ALL, kind: RegionKind::Memory, clients_max: 1024 }
+        Self { access: Access::ALL, kind: RegionKind::Memory, clients_max: 1024, socket: None }
     }
 }
 
@@ -51,6 +54,7 @@ pub struct MemoryServer {
     shared: Arc<ServerState>,
     waiter: Arc<dyn Waiter>,
     thread: Option<Thread>,
+    socket: Option<u16>,
 }
 
 /// What the server and its thread share.
@@ -64,12 +68,32 @@ struct ServerState {
 impl MemoryServer {
     /// Registers `bytes` of zeroed memory and lends it under a name.
     ///
-    /// *Blocks* for the registration: at least a system call. *Errors* leave nothing behind.
+    /// *Blocks* for the registration: at least a system call; with a socket a touch of each page too. *Errors* leave
+    /// nothing behind.
     ///
     /// # Errors
     /// `ZeroSize`; `FabricLacks` if the fabric cannot grant the access or has no such memory; `TooLarge` with
-    /// the fabric's limit; `AddressTaken`; `System`.
+    /// the fabric's limit; `AddressTaken`; `System`, also if the memory cannot be put next to the socket;
+    /// `BadConfiguration` for a socket and memory that is not populated or not of the machine.
     pub fn lend(
+        fabric: &Arc<dyn Fabric>,
+        name: &str,
+        bytes: u64,
+        options: &LendOptions,
+    ) -> Result<Self, Error> {
+        let Some(socket) = &options.socket else {
+            return Self::lend_from_here(fabric, name, bytes, options);
+        };
+        if matches!(options.kind, RegionKind::Sparse | RegionKind::Device) {
+            let text =
+                format!("{:?} memory is next to no socket: lend RegionKind::Memory", options.kind);
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
+        socket.run(|| Self::lend_from_here(fabric, name, bytes, options))?
+    }
+
+    /// Lends memory from this thread, which is bound to the socket if there is one.
+    fn lend_from_here(
         fabric: &Arc<dyn Fabric>,
         name: &str,
         bytes: u64,
@@ -84,6 +108,10 @@ impl MemoryServer {
             return Err(Error::with(ErrorCode::TooLarge, text));
         }
         let region = Registered::new(fabric, bytes, options.access, options.kind)?;
+        let socket = options.socket.as_ref().map(CpuSocket::number);
+        if let Some(socket) = &options.socket {
+            socket.place(&region.arena)?;
+        }
         let mut port = EnginePort::open(&**fabric, Some(name.to_owned()))?;
         let queue = port.create_receive_queue(1)?;
         let address = port.address().unwrap_or_else(|| name.to_owned());
@@ -94,7 +122,7 @@ impl MemoryServer {
         let mut acceptor = Acceptor {
             port,
             queue,
-            reply: LendReply { incarnation, token },
+            reply: LendReply { incarnation, token, socket },
             clients_max: options.clients_max,
             links: BTreeMap::new(),
             closed: Vec::new(),
@@ -104,7 +132,7 @@ impl MemoryServer {
         acceptor.guard();
         let thread = spawn("farside-lend", move || acceptor.run());
         let thread = thread.map_err(|error| Error::with(ErrorCode::System, error.to_string()))?;
-        Ok(Self { address, memory, shared, waiter, thread: Some(thread) })
+        Ok(Self { address, memory, shared, waiter, thread: Some(thread), socket })
     }
 
     /// Returns the address that clients open: with host and port if the fabric has hosts.
@@ -115,6 +143,12 @@ impl MemoryServer {
     /// Returns the number of bytes lent.
     pub fn bytes(&self) -> u64 {
         self.memory.len() as u64
+    }
+
+    /// Returns the number of the socket next to which the memory is, as clients see it
+    /// ([`RemoteMemory::socket`](super::RemoteMemory::socket)).
+    pub const fn socket(&self) -> Option<u16> {
+        self.socket
     }
 
     /// Returns the number of connections of clients: at least those that have been opened and not lost.
