@@ -205,8 +205,8 @@ impl Proxy {
         let answered = self.answer();
         let worked = taken > 0 || progressed || answered;
         if worked {
-            self.publish();
             self.count(taken);
+            self.publish();
         }
         worked
     }
