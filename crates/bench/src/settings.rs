@@ -244,6 +244,44 @@ pub struct BenchAtomics {
     pub clients: Vec<u16>,
 }
 
+/// How a thread reaches memory of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NumaPath {
+    /// By a client of its own.
+    Direct,
+    /// Through the proxy of the socket.
+    Proxy,
+}
+
+impl NumaPath {
+    /// Returns its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+/// A measurement of sockets.
+#[derive(Debug)]
+pub struct BenchNuma {
+    /// Memory servers, in the order of their sockets; one of this process for each socket if there are none.
+    pub to: Vec<String>,
+    /// The sockets, in the form of [`Topology`](farside::topology::Topology); those of the system without.
+    pub topology: Option<String>,
+    /// The paths, each once.
+    pub paths: Vec<NumaPath>,
+    /// Requests of a doorbell, for a figure each.
+    pub batch: Vec<u32>,
+    /// Whether threads and memory are left anywhere.
+    pub unbound: bool,
+    /// Windows per figure.
+    pub windows: u32,
+    /// The fabric to the servers.
+    pub choice: FabricSettings,
+}
+
 /// A measurement of kernels on a shared graph.
 #[derive(Debug)]
 pub struct BenchGraph {

@@ -45,7 +45,7 @@ use hosts::{AgentArguments, NodeArguments};
 pub(crate) use log::Log;
 use onesided::{
     BenchAccessArguments, BenchAtomicsArguments, BenchConsolidateArguments,
-    BenchHashtableArguments, BenchLogArguments, BenchVectorArguments,
+    BenchHashtableArguments, BenchLogArguments, BenchNumaArguments, BenchVectorArguments,
 };
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 pub(crate) use reproduce::Paper;
@@ -227,6 +227,7 @@ Examples:
   farside lend --bytes 4GiB --name pool                      to programs of this machine, over shm
   farside lend --bytes 4GiB --listen 10.0.0.1:7471 --key cluster.key     to other hosts, over TCP
   farside lend --bytes 64M --listen 10.0.0.1:7471 --fabric verbs --key cluster.key
+  farside lend --bytes 4GiB --name near1 --socket 1          memory and thread on the second socket
 
 Prints the address that clients open (farside::onesided), then sleeps: requests of clients are executed by the
 fabric, over shm by the client itself. With --json each event is a line: lending, ended.")]
@@ -246,6 +247,12 @@ pub(crate) struct LendArguments {
     /// Maximum number of clients
     #[arg(long, default_value_t = 1024, value_name = "COUNT")]
     clients_max: usize,
+    /// Put the memory next to this socket of the machine, counted from 0, and tell clients so
+    #[arg(long, value_name = "NUMBER")]
+    socket: Option<usize>,
+    /// Processors of each socket, such as 0-7;8-15 [default: NUMA nodes of the system]
+    #[arg(long, value_name = "SOCKETS", requires = "socket")]
+    topology: Option<String>,
     /// Serve other machines without a key: every process that reaches the address can use the memory
     #[arg(long)]
     insecure: bool,
@@ -331,6 +338,8 @@ pub(crate) enum Bench {
     Join(BenchJoinArguments),
     /// Sequencers and locks: by remote atomics, by calls over channels, in local memory
     Atomics(BenchAtomicsArguments),
+    /// Memory of each socket used from each socket, directly and through proxies
+    Numa(BenchNumaArguments),
     /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmcArguments),
 }
@@ -695,7 +704,17 @@ convert! {
         nodes, nodes_max, name, memory_bytes, cache_bytes, line_bytes, restart, keep_stopped, places,
     }
     WordcountArguments => Wordcount { files, nodes, places }
-    LendArguments => LendMemory { name, listen, bytes, read_only, clients_max, insecure, choice }
+    LendArguments => LendMemory {
+        name,
+        listen,
+        bytes,
+        read_only,
+        clients_max,
+        socket,
+        topology,
+        insecure,
+        choice,
+    }
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }

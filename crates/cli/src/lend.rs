@@ -3,6 +3,7 @@
 use crate::listening::check_security;
 use crate::settings::LendMemory;
 use farside::onesided::{Access, LendOptions, MemoryServer};
+use farside::topology::Topology;
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes};
@@ -21,6 +22,8 @@ enum LendEvent<'a> {
         security: &'a str,
         bytes: u64,
         read_only: bool,
+        /// The socket next to which the memory is.
+        socket: Option<u16>,
     },
     Ended {
         /// Clients that were connected at the end.
@@ -31,11 +34,12 @@ enum LendEvent<'a> {
 impl LendEvent<'_> {
     fn lines(&self) -> Vec<String> {
         match self {
-            Self::Lending { address, fabric, security, bytes: lent, read_only } => {
+            Self::Lending { address, fabric, security, bytes: lent, read_only, socket } => {
                 let access = if *read_only { " to read" } else { "" };
+                let near = socket.map_or_else(String::new, |socket| format!(" on socket {socket}"));
                 let lent = bytes(*lent);
                 vec![
-                    format!("lending {lent}{access} at {address} over {fabric} ({security})"),
+                    format!("lending {lent}{access}{near} at {address} over {fabric} ({security})"),
                     format!("open:  farside::onesided::MemoryClient::open(\"{address}\", timeout)"),
                     "end:   Ctrl-C; the memory ends with it".to_owned(),
                 ]
@@ -60,6 +64,16 @@ pub(crate) fn run(arguments: &LendMemory, output: Output) -> Result<(), Failure>
         choice::listener(&arguments.choice, &at, &arguments.name)?;
     let access = if arguments.read_only { Access::READ } else { Access::ALL };
     let options = LendOptions::default().access(access).clients_max(arguments.clients_max);
+    let options = match arguments.socket {
+        None => options,
+        Some(socket) => {
+            let machine = match &arguments.topology {
+                Some(text) => text.parse()?,
+                None => Topology::of_system()?,
+            };
+            options.socket(Some(machine.socket(socket)?.clone()))
+        }
+    };
     let server = MemoryServer::lend(&fabric, &address, arguments.bytes, &options)?;
     let lending = LendEvent::Lending {
         address: server.address(),
@@ -67,6 +81,7 @@ pub(crate) fn run(arguments: &LendMemory, output: Output) -> Result<(), Failure>
         security: &security,
         bytes: server.bytes(),
         read_only: arguments.read_only,
+        socket: server.socket(),
     };
     output.event(&lending, |_| lending.lines());
     // The thread of the signals lives as long as the process.

@@ -20,7 +20,7 @@ mod wordcount;
 use arguments::{Arguments, Bench, Command, Key, Log, Paper, Rmc};
 use clap::Parser;
 use farside_bench::onesided::{
-    access, atomics, consolidate, hashtable, join, log as bench_log, shuffle, vector,
+    access, atomics, consolidate, hashtable, join, log as bench_log, numa, shuffle, vector,
 };
 use farside_bench::{demo, graph, ycsb};
 use farside_command::failure::Failure;
@@ -84,6 +84,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Shuffle(arguments) => shuffle::run(&arguments.into(), output),
         Bench::Join(arguments) => join::run(&arguments.into(), output),
         Bench::Atomics(arguments) => atomics::run(&arguments.into(), output),
+        Bench::Numa(arguments) => numa::run(&arguments.into(), output),
         Bench::Rmc(arguments) => farside_bench::rmc::run(&arguments.into(), output),
     }
 }

@@ -94,6 +94,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "bench access" => ends("--windows 1 --region 1M"),
         "bench shuffle" | "bench join" => ends("--rows 1000 --runs 1"),
         "bench atomics" => ends("--windows 1 --clients 1"),
+        "bench numa" => ends("--windows 1 --batch 2"),
         "bench rmc" => ends("--fabric shm --rounds 20"),
         "rmc build" => ends(&format!("{source} --clang {}", compiler(folder))),
         "rmc check" => ends(&object()),

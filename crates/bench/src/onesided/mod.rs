@@ -6,6 +6,7 @@ pub mod consolidate;
 pub mod hashtable;
 pub mod join;
 pub mod log;
+pub mod numa;
 pub mod shuffle;
 pub mod vector;
 

@@ -1,8 +1,11 @@
 //! Arguments of benchmarks of memory that is lent.
 
 use super::fabric::FabricArguments;
+use super::values::{named, selected};
 use clap::Args;
-use farside_bench::settings::{BenchAccess, BenchAtomics, BenchHashtable, BenchLent};
+use farside_bench::settings::{
+    BenchAccess, BenchAtomics, BenchHashtable, BenchLent, BenchNuma, NumaPath,
+};
 use farside_command::units::bytes;
 use std::path::PathBuf;
 
@@ -126,6 +129,50 @@ pub(crate) struct BenchAccessArguments {
     region: u64,
     #[command(flatten)]
     lent: LentArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench numa                                  each socket of this machine, over shm
+  farside bench numa --topology '0-7;8-15'            these processors as two sockets
+  farside bench numa --path direct --unbound          without proxies, threads and memory anywhere
+  farside lend --bytes 1M --name near0 --socket 0 --listen 10.0.0.1:7471      on one host, one for each socket, and on another:
+  farside bench numa 10.0.0.1:7471/near0 10.0.0.1:7472/near1 --json | jq '.[] | select(.path == \"proxy\")'
+
+A thread of each socket reads, writes (64 B) and adds to memory of each socket, in batches of one doorbell that it waits for:
+by a client of its own (direct), and through the proxy of the socket that serves the memory (paper 000, section III-D).
+Memory that the system does not put on its socket is an error. Where all sockets are of one NUMA node the figures are the cost
+of a proxy, and the output says so.")]
+pub(crate) struct BenchNumaArguments {
+    /// Addresses of memory servers, one for each socket [default: one of this process for each]
+    #[arg(value_name = "ADDRESS")]
+    to: Vec<String>,
+    /// Processors of each socket, such as 0-7;8-15 [default: NUMA nodes of the system]
+    #[arg(long, value_name = "SOCKETS")]
+    topology: Option<String>,
+    /// Paths to the memory [default: both]
+    #[arg(long, value_delimiter = ',', value_parser = named::<NumaPath>())]
+    path: Vec<NumaPath>,
+    /// Requests of a doorbell, for a figure each
+    #[arg(long, value_delimiter = ',', default_value = "1,16", value_parser = clap::value_parser!(u32).range(1..=32))]
+    batch: Vec<u32>,
+    /// Bind no thread and place no memory
+    #[arg(long)]
+    unbound: bool,
+    /// Windows of about half a millisecond per figure
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    windows: u32,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
+impl From<BenchNumaArguments> for BenchNuma {
+    fn from(arguments: BenchNumaArguments) -> Self {
+        let BenchNumaArguments { to, topology, path, batch, unbound, windows, choice } = arguments;
+        let (paths, choice) = (selected(&path), choice.into());
+        Self { to, topology, paths, batch, unbound, windows, choice }
+    }
 }
 
 /// Parses the bytes of a region: room for some of the largest transfers.

@@ -3,7 +3,7 @@
 use crate::settings::{EngineName, FabricName, LogMode};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use farside_apps::join::JoinKind;
-use farside_bench::settings::{KernelName, Pattern, ProfileName};
+use farside_bench::settings::{KernelName, NumaPath, Pattern, ProfileName};
 use farside_command::settings::{
     CongestionName, FabricKind, HostFabric, LaunchFabric, Protection, RdmaOption, WorkerFabric,
 };
@@ -88,6 +88,10 @@ values! {
         Bfs => "bfs", "Breadth-first search from the vertex with the most edges";
         PageRank => "pagerank", "PageRank";
         Components => "components", "Connected components";
+    }
+    NumaPath {
+        Direct => "direct", "A client of the thread";
+        Proxy => "proxy", "The proxy of the socket that serves the memory";
     }
     JoinKind {
         Inner => "inner", "Each pair of a left and a right row of one key";

@@ -23,6 +23,9 @@ pub(crate) struct LendMemory {
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
     pub(crate) clients_max: usize,
+    /// The socket next to which the memory is, and the sockets; those of the system without.
+    pub(crate) socket: Option<usize>,
+    pub(crate) topology: Option<String>,
     /// Whether it serves other machines without a key.
     pub(crate) insecure: bool,
     pub(crate) choice: FabricSettings,
