@@ -60,10 +60,10 @@ impl Topology {
     /// # Errors
     /// `System` if it does not report the processors of this thread.
     pub fn of_system() -> Result<Self, Error> {
-        Ok(Self::of(&Machine::now()?))
+        Ok(Self::of(&SystemNodes::now()?))
     }
 
-    fn of(machine: &Machine) -> Self {
+    fn of(machine: &SystemNodes) -> Self {
         let sockets = machine.nodes.iter().map(|(node, processors)| (processors.clone(), *node));
         let sockets = sockets.filter(|(processors, _)| !processors.is_empty()).enumerate();
         let sockets = sockets.map(|(number, (processors, node))| CpuSocket {
@@ -76,7 +76,7 @@ impl Topology {
     }
 
     /// Returns the sockets that a text gives, on this machine.
-    fn given(text: &str, machine: &Machine) -> Result<Self, Error> {
+    fn given(text: &str, machine: &SystemNodes) -> Result<Self, Error> {
         let mut sockets: Vec<CpuSocket> = Vec::new();
         for part in text.split(';') {
             if sockets.len() == SOCKETS_MAX {
@@ -139,7 +139,7 @@ impl FromStr for Topology {
     /// `BadConfiguration`, which names the part that is wrong: not a list, no processors, one that this thread may not use
     /// or that is of two sockets, too many sockets. `System` as [`Topology::of_system`].
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::given(text, &Machine::now()?)
+        Self::given(text, &SystemNodes::now()?)
     }
 }
 
@@ -236,7 +236,7 @@ impl CpuSocket {
 
 /// What the system reports.
 #[derive(Debug)]
-struct Machine {
+struct SystemNodes {
     /// Processors that this thread may use, ascending.
     allowed: Vec<u16>,
     /// The NUMA nodes, with those of their processors that are allowed.
@@ -245,7 +245,7 @@ struct Machine {
     memory: Vec<u32>,
 }
 
-impl Machine {
+impl SystemNodes {
     fn now() -> Result<Self, Error> {
         Ok(Self::read(Path::new(NODES), allowed()?))
     }

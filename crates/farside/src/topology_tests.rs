@@ -5,8 +5,8 @@ use farside_base::Random;
 use std::fs;
 
 /// Two nodes of four processors each, of which processor 7 is not allowed; node 2 has memory alone.
-fn machine() -> Machine {
-    Machine {
+fn machine() -> SystemNodes {
+    SystemNodes {
         allowed: (0..7).collect(),
         nodes: vec![(0, (0..4).collect()), (1, (4..7).collect()), (2, Vec::new())],
         memory: vec![0, 1, 2],
@@ -92,13 +92,13 @@ fn folder_of_the_system_is_read_and_a_missing_one_is_one_socket() {
     }
     fs::write(folder.join("online"), "0-1\n").unwrap();
     fs::write(folder.join("has_memory"), "0\n").unwrap();
-    let machine = Machine::read(&folder, vec![0, 1, 2, 6]);
+    let machine = SystemNodes::read(&folder, vec![0, 1, 2, 6]);
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(machine.nodes, [(0, vec![0, 1]), (1, vec![2, 6])]);
     let topology = Topology::of(&machine);
     let others: Vec<bool> = topology.sockets().iter().map(|socket| socket.has_others).collect();
     assert_eq!(others, [false, true], "node 1 has no memory");
-    let missing = Topology::of(&Machine::read(&folder, vec![0, 1]));
+    let missing = Topology::of(&SystemNodes::read(&folder, vec![0, 1]));
     assert_eq!((missing.to_string().as_str(), missing.is_numa()), ("0-1", false));
 }
 

@@ -126,7 +126,9 @@ fn links_are_of_matched_sockets(make: &Make) {
     let all_to_all: Vec<MemoryClient> = (0..count)
         .map(|_| {
             let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
-            addresses.iter().for_each(|to| drop(client.open(to, WATCHDOG).unwrap()));
+            for to in &addresses {
+                client.open(to, WATCHDOG).unwrap();
+            }
             client
         })
         .collect();
@@ -173,7 +175,9 @@ fn batch_takes_one_doorbell(make: &Make) {
         let requests: Vec<ProxiedRequestId> = (0..batch).map(add).collect();
         assert!(requester.take(requests[0]).unwrap().is_none(), "it was not submitted");
         requester.submit();
-        requests.into_iter().for_each(|one| drop(requester.wait(one, WATCHDOG).unwrap()));
+        for request in requests {
+            requester.wait(request, WATCHDOG).unwrap();
+        }
         let after = clients.stats();
         let more = |of| total(&after, of) - total(&before, of);
         let found = [
@@ -206,7 +210,9 @@ fn requests_wait_for_slots_and_none_is_lost(make: &Make) {
         for (requester, mut added) in requesters.iter_mut().zip(requests) {
             // What is forgotten is executed.
             requester.forget(added.pop().unwrap());
-            added.into_iter().for_each(|one| drop(requester.wait(one, WATCHDOG).unwrap()));
+            for request in added {
+                requester.wait(request, WATCHDOG).unwrap();
+            }
             until("the slots are free", || {
                 let free = requester.fetch_add(at, 0);
                 free.is_ok_and(|one| {

@@ -223,7 +223,7 @@ impl NumaBench {
             true => client.register_next_to(socket, BYTES)?,
             false => client.register(BYTES)?,
         };
-        Ok(NumaWay::Direct { client, memory, buffer, requests: Vec::new() })
+        Ok(NumaWay::Direct { client: Box::new(client), memory, buffer, requests: Vec::new() })
     }
 
     /// What the figures are of.
@@ -251,7 +251,7 @@ impl NumaBench {
 /// How a thread reaches a memory, with what it needs.
 enum NumaWay {
     Direct {
-        client: MemoryClient,
+        client: Box<MemoryClient>,
         memory: RemoteMemory,
         buffer: Buffer,
         requests: Vec<RequestId>,

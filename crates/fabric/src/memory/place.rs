@@ -2,63 +2,17 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | [`Arena::place`] | touch each page by an addition of zero | always, as any holder of an arena |
 //! | the kernel, for `move_pages` | read the addresses, write one status for each | during the call |
 //!
 //! `move_pages` changes where the bytes are, and neither the bytes nor their addresses.
 
-use super::Arena;
 use std::io;
 
-/// Pages of one system call.
-#[cfg(target_os = "linux")]
-const PAGES: usize = 1024;
+/// Most pages of one system call.
+pub(super) const PAGES: usize = 1024;
 
-impl Arena {
-    /// Populates the memory and puts it on the first of these NUMA nodes, except for pages that are on one of them.
-    ///
-    /// *Cost*: a touch of each page, and a system call for each 1,024 pages; two where pages must move. *Blocks* for it.
-    ///
-    /// # Errors
-    /// Those of the system: `EPERM` or `ENOSYS` where it does not let this process ask (a container without
-    /// `CAP_SYS_NICE`), `ENODEV` for a node without memory, `EBUSY` for a page that a device has pinned elsewhere. The
-    /// memory is usable then, with its pages anywhere.
-    #[cfg(target_os = "linux")]
-    pub fn place(&self, nodes: &[u32]) -> io::Result<()> {
-        let page = rustix::param::page_size();
-        let out = |_| io::Error::from(io::ErrorKind::InvalidInput);
-        let mut addresses = Vec::with_capacity(PAGES);
-        let mut offset = 0;
-        while offset < self.len() {
-            let word = (offset & !7) as u64;
-            if self.len() - word as usize >= 8 {
-                // A store, so that the page is one of its own and not the page of zeroes.
-                self.fetch_add(word, 0).map_err(out)?;
-            }
-            let at = self.at(offset as u64, 1).map_err(out)?;
-            addresses.push(at.wrapping_sub(at.addr() % page));
-            offset += page - at.addr() % page;
-            if addresses.len() == PAGES || offset >= self.len() {
-                place_pages(&addresses, nodes)?;
-                addresses.clear();
-            }
-        }
-        Ok(())
-    }
-
-    /// Is not supported on this platform.
-    ///
-    /// # Errors
-    /// `Unsupported`, always.
-    #[cfg(not(target_os = "linux"))]
-    pub fn place(&self, _nodes: &[u32]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
-
-/// Moves the pages at these addresses that are on none of the nodes.
-#[cfg(target_os = "linux")]
-fn place_pages(addresses: &[*mut u8], nodes: &[u32]) -> io::Result<()> {
+/// Moves the pages at these addresses that are on none of the nodes to the first one.
+pub(super) fn place_pages(addresses: &[*mut u8], nodes: &[u32]) -> io::Result<()> {
     let first = nodes.first().and_then(|node| i32::try_from(*node).ok());
     let first = first.ok_or(io::ErrorKind::InvalidInput)?;
     let is_there = |at: &i32| u32::try_from(*at).is_ok_and(|at| nodes.contains(&at));
@@ -81,7 +35,6 @@ fn place_pages(addresses: &[*mut u8], nodes: &[u32]) -> io::Result<()> {
 }
 
 /// Moves pages of this process to a node, or only asks; returns the node of each, or a negative error number.
-#[cfg(target_os = "linux")]
 fn move_pages(addresses: &[*mut u8], node: Option<i32>) -> io::Result<Vec<i32>> {
     /// Only pages that no other process has mapped.
     const MOVE: libc::c_int = 1 << 1;
@@ -104,8 +57,9 @@ fn move_pages(addresses: &[*mut u8], node: Option<i32>) -> io::Result<Vec<i32>> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(found) }
 }
 
-#[cfg(all(test, target_os = "linux", not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests {
+    use super::super::Arena;
     use super::*;
 
     /// The node on which the first page is.

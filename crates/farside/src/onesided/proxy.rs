@@ -51,7 +51,7 @@ pub(super) struct RequesterState {
 }
 
 /// A requester, as a proxy sees it.
-pub(super) struct Connection {
+pub(super) struct RequesterConnection {
     pub(super) requests: Consumer<ProxiedRequest>,
     pub(super) outcomes: Producer<ProxiedOutcome>,
     pub(super) requester: Arc<RequesterState>,
@@ -62,7 +62,7 @@ pub(super) struct Connection {
     has_outcomes: bool,
 }
 
-impl Connection {
+impl RequesterConnection {
     pub(super) fn new(
         requests: Consumer<ProxiedRequest>,
         outcomes: Producer<ProxiedOutcome>,
@@ -104,7 +104,7 @@ pub(super) struct ProxyState {
     pub(super) counters: ProxyCounters,
     flag: SleepFlag,
     waiter: Arc<dyn Waiter>,
-    joining: Mutex<Vec<Connection>>,
+    joining: Mutex<Vec<RequesterConnection>>,
     has_joining: AtomicBool,
     ends: AtomicBool,
     end: AtomicU8,
@@ -127,7 +127,7 @@ impl ProxyState {
     }
 
     /// Adds a requester.
-    pub(super) fn join(&self, connection: Connection) {
+    pub(super) fn join(&self, connection: RequesterConnection) {
         locked(&self.joining).push(connection);
         self.has_joining.store(true, Ordering::Release);
         self.wake();
@@ -163,7 +163,7 @@ pub(super) struct Proxy {
     client: MemoryClient,
     memories: Vec<RemoteMemory>,
     state: Arc<ProxyState>,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<RequesterConnection>>,
     /// The connection that is served first in the next poll.
     first: usize,
     /// By slot of the client: the connection, and the slot of its requester.
@@ -287,7 +287,7 @@ impl Proxy {
     fn sleep(&mut self) {
         self.state.flag.announce();
         let nap_max = (!self.client.is_quiet()).then_some(POLL_INTERVAL);
-        let has_requests = |connection: &mut Connection| {
+        let has_requests = |connection: &mut RequesterConnection| {
             connection.stalled.is_none() && !connection.requests.is_empty()
         };
         let has_work = self.state.has_joining.load(Ordering::Acquire)
@@ -336,7 +336,7 @@ impl Drop for Proxy {
 fn issue(
     client: &mut MemoryClient,
     owners: &mut [Option<(usize, u32)>],
-    (index, connection): (usize, &mut Connection),
+    (index, connection): (usize, &mut RequesterConnection),
     request: ProxiedRequest,
 ) -> Option<ProxiedRequest> {
     let ProxiedRequest { slot, at, action, bytes, local } = &request;

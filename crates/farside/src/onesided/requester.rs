@@ -3,7 +3,7 @@
 use super::client::{RemoteAddress, RemoteMemory};
 use super::engine::SlotName;
 use super::proxy::{
-    Connection, PANICKED, ProxiedOutcome, ProxiedRequest, ProxyState, RUNS, RequesterState,
+    PANICKED, ProxiedOutcome, ProxiedRequest, ProxyState, RUNS, RequesterConnection, RequesterState,
 };
 use super::request::Action;
 use super::ring::{Consumer, Producer, SleepFlag, ring};
@@ -83,7 +83,7 @@ impl SocketRequester {
         let route = |proxy: &Arc<ProxyState>| {
             let (requests, its_requests) = ring(requests_max as usize);
             let (its_outcomes, outcomes) = ring(requests_max as usize);
-            proxy.join(Connection::new(its_requests, its_outcomes, Arc::clone(&state)));
+            proxy.join(RequesterConnection::new(its_requests, its_outcomes, Arc::clone(&state)));
             let (proxy, unpublished, is_over) = (Arc::clone(proxy), false, false);
             ProxyRoute { proxy, requests, outcomes, unpublished, is_over }
         };

@@ -24,7 +24,7 @@ use std::sync::{
 #[repr(align(64))]
 struct Position(AtomicUsize);
 
-struct Ring<T> {
+struct SlotRing<T> {
     slots: Box<[Mutex<Option<T>>]>,
     /// Values that the consumer has taken.
     head: Position,
@@ -32,7 +32,7 @@ struct Ring<T> {
     tail: Position,
 }
 
-impl<T> Ring<T> {
+impl<T> SlotRing<T> {
     fn slot(&self, position: usize) -> &Mutex<Option<T>> {
         &self.slots[position & (self.slots.len() - 1)]
     }
@@ -42,13 +42,13 @@ impl<T> Ring<T> {
 pub(super) fn ring<T>(values_max: usize) -> (Producer<T>, Consumer<T>) {
     let slots = (0..values_max.max(1).next_power_of_two()).map(|_| Mutex::new(None)).collect();
     let position = || Position(AtomicUsize::new(0));
-    let ring = Arc::new(Ring { slots, head: position(), tail: position() });
+    let ring = Arc::new(SlotRing { slots, head: position(), tail: position() });
     (Producer { ring: Arc::clone(&ring), next: 0, head: 0 }, Consumer { ring, next: 0, tail: 0 })
 }
 
 /// The end that puts values in.
 pub(super) struct Producer<T> {
-    ring: Arc<Ring<T>>,
+    ring: Arc<SlotRing<T>>,
     /// The position of the next value.
     next: usize,
     /// As it was last seen.
@@ -78,7 +78,7 @@ impl<T> Producer<T> {
 
 /// The end that takes values out.
 pub(super) struct Consumer<T> {
-    ring: Arc<Ring<T>>,
+    ring: Arc<SlotRing<T>>,
     /// The position of the next value.
     next: usize,
     /// As it was last seen.
