@@ -77,7 +77,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "run" => ends("-n 1 /bin/echo text"),
         "node" => serves(&format!("--listen 127.0.0.1:0 {config}")),
         "agent" => serves("--listen 127.0.0.1:0 --insecure"),
-        "lend" => serves(&format!("--bytes 1M --name {}", name())),
+        "lend" => serves(&format!("--bytes 1M --socket 0 --name {}", name())),
         "log append" | "log tail" => ends(log),
         "wordcount" => ends(&format!("--nodes 1 {}", folder.file("text", b"a b a\n"))),
         "channels" | "info" | "rmc list" | "rmc figures" => ends(""),
