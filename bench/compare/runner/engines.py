@@ -17,7 +17,7 @@ def polars_test(test, rows):
 
     def table(number):
         at = pl.int_range(rows, dtype=pl.UInt64, eager=True)
-        # An odd number of rows is prime to the factor often enough: each key once, in another order.
+        # Each key once, in another order, unless the prime number divides the number of rows: then the result is refused.
         order = (at * number) % rows
         return pl.DataFrame({"key": order.hash(7), "value": at})
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 import unittest
 
-from . import command, farside, peers, report, targets
+from . import applications, command, farside, peers, report, targets
 from .figures import BYTES, LATENCY, RATE, Figures, fault, set_aside
 from .processes import Failed, output
 
@@ -233,6 +233,24 @@ class Report(unittest.TestCase):
         self.assertEqual([(line[0], line[-3], line[-2]) for line in lines],
                          [("openmpi-written", "ring", "0.25"), ("ucx-tag,", "unwritten", "0.20"),
                           ("iceoryx2-loan,", "untouched", "0.10")])
+
+
+class Applications(unittest.TestCase):
+    def test_target_is_judged_by_the_fastest_peer_and_the_best_round(self):
+        target = applications.Target("join", "a join", "ours", ("slow", "fast"), 0.5)
+        rounds = {"ours": (8, 4), "slow": (30, 20), "fast": (10, 10)}
+        figures = {
+            name: [{applications.BEST: best, applications.MEDIAN: 2 * best} for best in bests]
+            for name, bests in rounds.items()
+        }
+        found = applications.judge(target, figures)
+        self.assertEqual((found["peer"], found["ratio"], found["met"]), ("fast", 0.4, True))
+        self.assertEqual(found["ratio_of_medians"], 12 / 20)
+
+    def test_every_target_has_a_test_and_times_have_units(self):
+        self.assertEqual({target.test for target in applications.TARGETS}, set(applications.TESTS))
+        shown = [applications.shown(ns) for ns in (39.6, 1_260, 145e6, 1.55e9)]
+        self.assertEqual(shown, ["39.6 ns", "1.26 us", "145 ms", "1.55 s"])
 
 
 if __name__ == "__main__":

@@ -278,6 +278,8 @@ pub struct BenchNuma {
     pub unbound: bool,
     /// Windows per figure.
     pub windows: u32,
+    /// The file of the plot.
+    pub plot: Option<PathBuf>,
     /// The fabric to the servers.
     pub choice: FabricSettings,
 }

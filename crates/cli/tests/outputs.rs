@@ -442,7 +442,11 @@ fn text_events_of_a_node_have_a_time() {
 fn benchmarks_of_lent_memory_are_drawn() {
     let folder = Folder::new();
     let plot = folder.path("bench.svg");
-    let cases: [(&[&str], &[&str]); 5] = [
+    let cases: [(&[&str], &[&str]); 6] = [
+        (
+            &["numa", "--windows", "1", "--unbound", "--topology", "0"],
+            &["requests of a doorbell", "0 to 0"],
+        ),
         (&["vector", "--windows", "1"], &["a piece, ns, median", "read gather, 16 pieces"]),
         (&["consolidate", "--windows", "1"], &["until its flush", "random direct", "zipf held"]),
         (&["hashtable", "--windows", "1", "--hot", "8,16"], &["held, 16 puts a flush"]),

@@ -104,6 +104,11 @@ pub fn run(arguments: &BenchNuma, output: Output) -> Result<(), Failure> {
     for line in bench.remarks(&clients) {
         output.line(line);
     }
+    let labels = ["a request, ns, median", "requests of a doorbell"];
+    super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
+        let NumaFigure { operation, path, thread, memory, .. } = one;
+        (format!("{operation} {path}, {thread} to {memory}"), one.batch.into(), one.time.median_ns)
+    })?;
     output.value(&figures);
     Ok(())
 }

@@ -163,15 +163,19 @@ pub(crate) struct BenchNumaArguments {
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     windows: u32,
+    /// Draw the figures to this file, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     choice: FabricArguments,
 }
 
 impl From<BenchNumaArguments> for BenchNuma {
     fn from(arguments: BenchNumaArguments) -> Self {
-        let BenchNumaArguments { to, topology, path, batch, unbound, windows, choice } = arguments;
+        let BenchNumaArguments { to, topology, path, batch, unbound, windows, plot, choice } =
+            arguments;
         let (paths, choice) = (selected(&path), choice.into());
-        Self { to, topology, paths, batch, unbound, windows, choice }
+        Self { to, topology, paths, batch, unbound, windows, plot, choice }
     }
 }
 
