@@ -12,6 +12,9 @@ pub(crate) const NAMES_WIDTH: u32 = 270;
 /// Size of a chart with its legend.
 const CHART_WIDTH: u32 = 1_000;
 const CHART_HEIGHT: u32 = 560;
+/// Where the first name of a legend is, and how far the next one is from it.
+const NAMES_TOP: i32 = 60;
+const NAMES_STEP: i32 = 28;
 
 /// Ratio of the values of a chart above which their axis is logarithmic.
 const LINEAR_MAX: f64 = 30.0;
@@ -42,7 +45,10 @@ pub fn draw(path: &Path, charts: &[Chart]) -> Result<(), Failure> {
 fn svg(charts: &[Chart]) -> Result<String, Failed> {
     let mut text = String::new();
     let count = u32::try_from(charts.len().max(1)).unwrap_or(1);
-    let size = (CHART_WIDTH, CHART_HEIGHT * count);
+    let longest = charts.iter().map(|chart| chart.lines.len()).max().unwrap_or(0);
+    let legend = NAMES_TOP + NAMES_STEP * i32::try_from(longest).unwrap_or(0);
+    let height = CHART_HEIGHT.max(legend.unsigned_abs());
+    let size = (CHART_WIDTH, height * count);
     let whole = SVGBackend::with_string(&mut text, size).into_drawing_area();
     whole.fill(&WHITE)?;
     for (area, chart) in whole.split_evenly((count as usize, 1)).iter().zip(charts) {
@@ -140,7 +146,7 @@ fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
 /// Draws the legend.
 pub(crate) fn name_lines(area: &Drawing<'_>, names: &[&str]) -> Result<(), Failed> {
     for (number, name) in (0..).zip(names) {
-        let (x, y) = (10, 60 + 28 * number);
+        let (x, y) = (10, NAMES_TOP + NAMES_STEP * number);
         let color = color(usize::try_from(number).unwrap_or(0), names.len());
         area.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
         area.draw(&Text::new((*name).to_owned(), (x + 38, y - 8), ("sans-serif", 16)))?;

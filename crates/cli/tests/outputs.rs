@@ -447,7 +447,7 @@ fn benchmarks_of_lent_memory_are_drawn() {
             &["numa", "--windows", "1", "--unbound", "--topology", "0"],
             &["requests of a doorbell", "0 to 0"],
         ),
-        (&["vector", "--windows", "1"], &["a piece, ns, median", "read gather, 16 pieces"]),
+        (&["vector", "--windows", "1"], &["a piece, ns, median", "read gather, pieces: 16"]),
         (&["consolidate", "--windows", "1"], &["until its flush", "random direct", "zipf held"]),
         (&["hashtable", "--windows", "1", "--hot", "8,16"], &["held, 16 puts a flush"]),
         (&["shuffle", "--rows", "1000", "--runs", "1"], &["rows of a batch", "stage", "gather"]),

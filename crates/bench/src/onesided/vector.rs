@@ -85,7 +85,7 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     output.line(format!("* the way that the client takes by default; over {}", lent.fabric.name()));
     let labels = ["a piece, ns, median", "bytes of a piece"];
     super::draw(arguments.plot.as_deref(), labels, &figures, |one| {
-        let name = format!("{} {}, {} pieces", one.operation, one.way, one.pieces);
+        let name = format!("{} {}, pieces: {}", one.operation, one.way, one.pieces);
         (name, one.piece_bytes.into(), one.time.median_ns / one.pieces as f64)
     })?;
     output.value(&figures);
