@@ -30,7 +30,7 @@ const INFERRED_ROWS: usize = 10_000;
 pub enum FileFormat {
     /// Comma-separated values with a header (RFC 4180). A field without a character is null.
     Csv,
-    /// Apache Parquet; written with Snappy.
+    /// Apache Parquet: read with Brotli, gzip, LZ4, Snappy, Zstandard or none; written with Snappy.
     Parquet,
 }
 

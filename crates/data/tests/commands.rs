@@ -6,8 +6,11 @@ use arrow_array::{
 };
 use farside_data::{FileFormat, InputFile, OutputFile};
 use farside_testkit::Folder;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::WriterProperties;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -176,6 +179,32 @@ fn values_of_all_types_return_from_parquet() {
     write(&input, &all_types());
     report(&["shuffle", &input, "--by", "text,day", "--into", "1", "--out", &out]);
     assert_eq!(read(Path::new(&out).join("part-000.parquet")), [all_types()]);
+}
+
+/// Other programs compress as they like.
+#[test]
+fn parquet_of_all_codecs_is_read() {
+    let codecs = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(Default::default()),
+        Compression::BROTLI(Default::default()),
+        Compression::LZ4_RAW,
+        Compression::ZSTD(Default::default()),
+    ];
+    let folder = Folder::new();
+    let rows = all_types();
+    for (number, codec) in codecs.into_iter().enumerate() {
+        let (input, out) = (folder.path("in.parquet"), folder.path(&format!("parts-{number}")));
+        let options = WriterProperties::builder().set_compression(codec).build();
+        let file = File::create(&input).unwrap();
+        let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(options)).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+        report(&["shuffle", &input, "--by", "text,day", "--into", "1", "--out", &out]);
+        let read = read(Path::new(&out).join("part-000.parquet"));
+        assert_eq!(read, std::slice::from_ref(&rows), "{codec:?}");
+    }
 }
 
 #[test]
