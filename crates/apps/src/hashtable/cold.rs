@@ -2,6 +2,7 @@
 
 use super::error::TableError;
 use super::partition::{Bucket, Leaf, Partition};
+use super::places::{KeyIdentity, KnownPlaces};
 use super::slot::{
     BlockWord, ENTRY_HEADER, Gate, KeyHash, SLOTS, Slot, decode_entry, encode_entry,
 };
@@ -13,8 +14,6 @@ use farside::onesided::{
 use farside::runtime::Instant;
 use std::time::Duration;
 
-/// Entries that a client remembers the places of, 32 B each.
-const REMEMBERED: usize = 1 << 16;
 /// Entries that were replaced, before they are freed together.
 const FREED: usize = 16;
 /// Entries that are read together, and the most bytes of each.
@@ -23,21 +22,11 @@ const SHORT: u64 = 1024;
 /// Attempts to read an entry that is being written, before and after its block is revoked.
 const CELL_READS: usize = 8;
 
-/// Where an entry was.
-#[derive(Clone, Copy, Default)]
-struct Remembered {
-    /// The key by two hashes.
-    key: (u64, u64),
-    /// Of the slot, in the memory of its partition; zero: none.
-    at: u64,
-    slot: Slot,
-}
-
 /// The partitions, and what a client remembers of them.
 pub(super) struct ColdTable {
     pub(super) partitions: Vec<Partition>,
     seed: u64,
-    remembered: Box<[Remembered]>,
+    places: KnownPlaces,
     /// An entry that was read, or is to be written.
     entry: Vec<u8>,
     /// Entries that were replaced: partition, object, bytes.
@@ -79,7 +68,7 @@ impl ColdTable {
         Ok(Self {
             partitions,
             seed,
-            remembered: vec![Remembered::default(); REMEMBERED].into(),
+            places: KnownPlaces::new(),
             entry: Vec::new(),
             freed: Vec::with_capacity(FREED),
             together: None,
@@ -244,15 +233,13 @@ impl ColdTable {
         Lookup { key, hash, partition }
     }
 
-    fn identity(&self, lookup: Lookup<'_>) -> (u64, u64) {
+    fn identity(&self, lookup: Lookup<'_>) -> KeyIdentity {
         (lookup.hash.0, KeyHash::of(lookup.key, !self.seed).0)
     }
 
     pub(super) fn recall(&self, lookup: Lookup<'_>) -> Option<(RemoteAddress, Slot)> {
-        let remembered = &self.remembered[lookup.hash.0 as usize % REMEMBERED];
-        let is_known = remembered.at != 0 && remembered.key == self.identity(lookup);
-        let at = self.partitions[lookup.partition].address(remembered.at);
-        is_known.then_some((at, remembered.slot))
+        let (at, slot) = self.places.get(self.identity(lookup))?;
+        Some((self.partitions[lookup.partition].address(at), slot))
     }
 
     fn remember(&mut self, lookup: Lookup<'_>, leaf: Leaf, place: usize, slot: Slot) {
@@ -261,13 +248,11 @@ impl ColdTable {
     }
 
     pub(super) fn remember_at(&mut self, lookup: Lookup<'_>, at: RemoteAddress, slot: Slot) {
-        let key = self.identity(lookup);
-        self.remembered[lookup.hash.0 as usize % REMEMBERED] =
-            Remembered { key, at: at.offset(), slot };
+        self.places.insert(self.identity(lookup), at.offset(), slot);
     }
 
     pub(super) fn forget(&mut self, lookup: Lookup<'_>) {
-        self.remembered[lookup.hash.0 as usize % REMEMBERED].at = 0;
+        self.places.remove(self.identity(lookup));
     }
 
     /// Reads an entry at the place that is remembered, and whether it is there still, by one doorbell.

@@ -27,6 +27,7 @@ mod error;
 mod frequency;
 mod hot;
 mod partition;
+mod places;
 #[cfg(test)]
 mod simulation_tests;
 mod slot;
