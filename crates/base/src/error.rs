@@ -164,7 +164,7 @@ errors! {
     65 BadConfiguration Configuration Configuration No "A setting is unknown or out of its range." "Correct the setting that the text names.";
     66 FabricLacks Configuration Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
     67 NotPermitted Configuration Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
-    68 NobodyListens NotFound Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
+    68 NoListener NotFound Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
     69 AddressTaken Configuration Configuration No "A process listens under this name already." "Choose another name, or end the other one.";
     70 ChannelMismatch Configuration Configuration No "The other end is of another kind, or has other options." "Connect to the right address, and give both ends the same options; the text says how they differ.";
     71 ChannelFull Exhausted Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers or LendOptions::clients_max at the end that listens; the text names the limit.";

@@ -3,7 +3,6 @@
 use crate::listening::check_security;
 use crate::settings::LendMemory;
 use farside::onesided::{Access, LendOptions, MemoryServer};
-use farside::topology::Topology;
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes};
@@ -67,10 +66,7 @@ pub(crate) fn run(arguments: &LendMemory, output: Output) -> Result<(), Failure>
     let options = match arguments.socket {
         None => options,
         Some(socket) => {
-            let machine = match &arguments.topology {
-                Some(text) => text.parse()?,
-                None => Topology::of_system()?,
-            };
+            let machine = choice::topology(arguments.topology.as_deref())?;
             options.socket(Some(machine.socket(socket)?.clone()))
         }
     };

@@ -141,7 +141,7 @@ fn process_killed_node_and_killed_executor_are_errors_of_calls() {
     }
     drop(server);
     let (code, kind, said) = failure(&call(kept));
-    assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
+    assert_eq!((code, kind.as_str()), (Some(1), "NoListener"), "{said}");
     while alive(&node) > 1 {
         std::thread::yield_now();
     }

@@ -286,7 +286,7 @@ fn process_errors_have_name_and_exit_code(fabric: &str) {
     assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
     end(server);
     let (code, kind, said) = failure(&["call", &to, "list_search", "--parameters", "0,1"]);
-    assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
+    assert_eq!((code, kind.as_str()), (Some(1), "NoListener"), "{said}");
     assert!(said.contains(&to), "{said}");
 }
 

@@ -1,9 +1,10 @@
-//! Selects and opens the fabric of a command from its arguments. A new fabric is added here only.
+//! Selects and opens the fabric of a command from its arguments, and the sockets of this machine. A new fabric is added here only.
 
 use crate::fabrics;
 use crate::failure::Failure;
 use crate::settings::{CongestionName, FabricKind, FabricSettings, HostFabric, Protection, Rdma};
 use farside::fabrics::{FabricOptions, OpenFabric, Scheme};
+use farside::topology::Topology;
 use farside_bootstrap::{Address, Admission, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
 use std::path::Path;
@@ -44,6 +45,17 @@ pub fn caller(arguments: &FabricSettings, to: &str, name: &str) -> Result<Chosen
     };
     let (fabric, security) = server.open_fabric(arguments, |_| None)?;
     Ok(Chosen { fabric, address, security })
+}
+
+/// Returns the sockets of this machine that a text gives, or those of the system.
+///
+/// # Errors
+/// Usage for a text that names no processors of this machine; those of [`Topology::of_system`].
+pub fn topology(text: Option<&str>) -> Result<Topology, Failure> {
+    match text {
+        Some(text) => text.parse().map_err(|error: farside::Error| Failure::usage(error.detail)),
+        None => Ok(Topology::of_system()?),
+    }
 }
 
 /// Returns the full address of `to`, a server on the same fabric as the one at `at`.

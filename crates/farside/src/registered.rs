@@ -69,9 +69,9 @@ impl Drop for Registered {
 /// The error for an unreachable peer; `trouble` is the port's description of the link.
 pub(crate) fn not_reached(why: NotReached, trouble: Option<String>) -> Error {
     let (code, text) = match why {
-        NotReached::NoListener => (ErrorCode::NobodyListens, "no process listens at that address"),
+        NotReached::NoListener => (ErrorCode::NoListener, "no process listens at that address"),
         NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted by the peer"),
-        _ => (ErrorCode::NobodyListens, "unreachable, or no answer in time"),
+        _ => (ErrorCode::NoListener, "unreachable, or no answer in time"),
     };
     Error::with(code, trouble.unwrap_or_else(|| text.to_owned()))
 }
@@ -81,7 +81,7 @@ pub(crate) fn control(error: &FabricError) -> Error {
     let code = match error {
         FabricError::Lacks(_) => ErrorCode::FabricLacks,
         FabricError::AddressInUse(_) => ErrorCode::AddressTaken,
-        FabricError::NoListener(_) => ErrorCode::NobodyListens,
+        FabricError::NoListener(_) => ErrorCode::NoListener,
         FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
         FabricError::PeerLost | FabricError::Unknown(_) => ErrorCode::PeerLost,
         FabricError::Limit(_) => ErrorCode::BadConfiguration,

@@ -496,7 +496,7 @@ fn connect<E>(
     loop {
         match open(shm(), &case.name, &case.options) {
             Ok(end) => return end,
-            Err(error) => assert_eq!(error.code, ErrorCode::NobodyListens, "{error}"),
+            Err(error) => assert_eq!(error.code, ErrorCode::NoListener, "{error}"),
         }
         case.wait("no end ever listens");
     }

@@ -258,7 +258,7 @@ fn bad_input_is_a_typed_error_without_side_effects() {
     everywhere(|make, what, kind| {
         let good = options(kind);
         let name = name(&format!("bad-{what}"), kind);
-        assert_eq!(code(Sender::connect(make(), &name, &good)), ErrorCode::NobodyListens);
+        assert_eq!(code(Sender::connect(make(), &name, &good)), ErrorCode::NoListener);
         let mut receiver = Receiver::listen(make(), &name, &good).unwrap();
         assert_eq!(code(Receiver::listen(make(), &name, &good)), ErrorCode::AddressTaken);
         let odd = good.ring_bytes(5000);

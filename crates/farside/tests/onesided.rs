@@ -345,7 +345,7 @@ fn other_listeners_are_not_memory_servers(make: &Make) {
     assert_eq!(error.code, ErrorCode::ChannelMismatch, "{error}");
     let mut client = MemoryClient::new(&make(), &MemoryClientOptions::default()).unwrap();
     let missing = client.open(&unique_name("missing"), Duration::from_secs(5)).unwrap_err();
-    assert_eq!(missing.code, ErrorCode::NobodyListens, "{missing}");
+    assert_eq!(missing.code, ErrorCode::NoListener, "{missing}");
 }
 
 fn clients_have_a_limit(make: &Make) {

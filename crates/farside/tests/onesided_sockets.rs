@@ -268,7 +268,7 @@ fn wrong_requests_fail_alone(make: &Make) {
     assert_eq!(open(0, &options, address), ErrorCode::BadConfiguration);
     assert_eq!(open(3, &options, address), ErrorCode::BadConfiguration);
     assert_eq!(open(1, &options.clone().requests_max(0), address), ErrorCode::BadConfiguration);
-    assert_eq!(open(1, &options, &unique_name("nobody")), ErrorCode::NobodyListens);
+    assert_eq!(open(1, &options, &unique_name("absent")), ErrorCode::NoListener);
     let sparse = LendOptions::default()
         .kind(RegionKind::Sparse)
         .socket(Some(topology.socket(0).unwrap().clone()));

@@ -231,7 +231,7 @@ fn open(fabric: &Arc<dyn Fabric>, server: &Lent) -> Result<(MemoryClient, Remote
         match client.open(LENDER, PATIENCE) {
             Ok(memory) => return Ok((client, memory)),
             // Not lent yet, or the link was cut.
-            Err(error) if [ErrorCode::NobodyListens, ErrorCode::PeerLost].contains(&error.code) => {
+            Err(error) if [ErrorCode::NoListener, ErrorCode::PeerLost].contains(&error.code) => {
                 pause(NAP);
             }
             Err(error) => return Err(error),

@@ -33,8 +33,8 @@ pub(super) struct ColdTable {
     pub(super) freed: Vec<(usize, RemoteAddress, u64)>,
     /// For entries that are read together.
     together: Option<Buffer>,
-    /// Before the last READ of a bucket.
-    looked: Instant,
+    /// Before the last READ of a bucket, or of slots with their entries.
+    read_began: Instant,
     /// Within it no entry that was freed is used again.
     grace: Duration,
     /// Blocks of this client: partition and offset.
@@ -72,7 +72,7 @@ impl ColdTable {
             entry: Vec::new(),
             freed: Vec::with_capacity(FREED),
             together: None,
-            looked: Instant::now(),
+            read_began: Instant::now(),
             grace: grace.unwrap_or_default(),
             owned: Vec::new(),
         })
@@ -113,14 +113,17 @@ impl ColdTable {
         let mut known = Vec::with_capacity(keys.len());
         for (at, key) in (0..).zip(keys) {
             let lookup = self.lookup(key);
-            let is_short = |slot: Slot| !slot.is_hot() && slot.bytes() <= SHORT;
-            let place = self.recall(lookup).filter(|(_, slot)| is_short(*slot));
+            let is_short = |word: &RemoteAddress, slot: Slot| {
+                let end = slot.offset() + slot.bytes();
+                !slot.is_hot() && slot.bytes() <= SHORT && end <= word.memory().bytes()
+            };
+            let place = self.recall(lookup).filter(|(word, slot)| is_short(word, *slot));
             if let Some((word, slot)) = place.filter(|_| values[at as usize].is_none()) {
                 known.push((at, lookup.partition, word, slot));
             }
         }
         // Ranges have no order: an entry may be read long after its slot, if a link was lost in between.
-        self.looked = Instant::now();
+        self.read_began = Instant::now();
         let (mut lists, mut ranges) = (Vec::new(), Vec::with_capacity(2 * known.len()));
         for (number, partition) in self.partitions.iter().enumerate() {
             ranges.clear();
@@ -142,8 +145,11 @@ impl ColdTable {
         for list in lists {
             deadline.wait(client, list)?;
         }
+        if self.is_stale() {
+            known.clear();
+        }
         let mut entry = [0; SHORT as usize];
-        for (at, _, _, slot) in known.iter().take(if self.is_stale() { 0 } else { TOGETHER }) {
+        for (at, _, _, slot) in &known {
             let (entry, mut now) = (&mut entry[..slot.bytes() as usize], [0; 8]);
             buffer.read(at * SHORT, entry)?;
             buffer.read(word_at(*at), &mut now)?;
@@ -354,7 +360,7 @@ impl ColdTable {
         let partition = &mut self.partitions[lookup.partition];
         loop {
             between_requests();
-            self.looked = Instant::now();
+            self.read_began = Instant::now();
             let leaf = partition.leaf(lookup.hash);
             let read = partition.read_bucket(client, leaf, lookup.hash.bucket())?;
             partition.wait(client, read, deadline)?;
@@ -366,9 +372,10 @@ impl ColdTable {
         }
     }
 
-    /// Whether an entry may have been freed and used again since the bucket was read: this thread was not scheduled for long.
+    /// Whether an entry may have been freed and used again since its slot was read: this thread was not scheduled for long,
+    /// or a link was lost.
     fn is_stale(&self) -> bool {
-        self.looked.elapsed() >= self.grace
+        self.read_began.elapsed() >= self.grace
     }
 
     /// Finds a key in a bucket; `Err(())` if an entry was replaced meanwhile.

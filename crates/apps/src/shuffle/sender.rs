@@ -674,7 +674,7 @@ fn attach(
     let mut naps = Naps::new();
     let memory = loop {
         match client.open(address, deadline.left()) {
-            Err(error) if error.code == ErrorCode::NobodyListens && !deadline.is_over() => {}
+            Err(error) if error.code == ErrorCode::NoListener && !deadline.is_over() => {}
             opened => break opened.map_err(failed)?,
         }
         naps.pause();

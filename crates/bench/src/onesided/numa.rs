@@ -154,12 +154,7 @@ impl BenchNuma {
 
 impl NumaBench {
     fn new(arguments: &BenchNuma) -> Result<Self, Failure> {
-        let topology = match &arguments.topology {
-            Some(text) => {
-                text.parse().map_err(|error: farside::Error| Failure::usage(error.detail))?
-            }
-            None => Topology::of_system()?,
-        };
+        let topology = choice::topology(arguments.topology.as_deref())?;
         let binds = !arguments.unbound;
         if let Some(first) = arguments.to.first() {
             let Chosen { fabric, .. } = choice::caller(&arguments.choice, first, "pool")?;

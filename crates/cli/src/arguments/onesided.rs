@@ -64,6 +64,12 @@ pub(crate) struct LentArguments {
     /// Address of a memory server, as farside lend prints it [default: one of this process]
     #[arg(value_name = "ADDRESS")]
     to: Option<String>,
+    #[command(flatten)]
+    effort: EffortArguments,
+}
+
+#[derive(Args, Debug)]
+struct EffortArguments {
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     windows: u32,
@@ -72,6 +78,13 @@ pub(crate) struct LentArguments {
     plot: Option<PathBuf>,
     #[command(flatten)]
     choice: FabricArguments,
+}
+
+impl From<LentArguments> for BenchLent {
+    fn from(LentArguments { to, effort }: LentArguments) -> Self {
+        let EffortArguments { windows, plot, choice } = effort;
+        Self { to, windows, choice: choice.into(), plot }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -160,20 +173,14 @@ pub(crate) struct BenchNumaArguments {
     /// Bind no thread and place no memory
     #[arg(long)]
     unbound: bool,
-    /// Windows of about half a millisecond per figure
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    windows: u32,
-    /// Draw the figures to this file, as SVG
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
     #[command(flatten)]
-    choice: FabricArguments,
+    effort: EffortArguments,
 }
 
 impl From<BenchNumaArguments> for BenchNuma {
     fn from(arguments: BenchNumaArguments) -> Self {
-        let BenchNumaArguments { to, topology, path, batch, unbound, windows, plot, choice } =
-            arguments;
+        let BenchNumaArguments { to, topology, path, batch, unbound, effort } = arguments;
+        let EffortArguments { windows, plot, choice } = effort;
         let (paths, choice) = (selected(&path), choice.into());
         Self { to, topology, paths, batch, unbound, windows, plot, choice }
     }
@@ -187,7 +194,6 @@ fn region(text: &str) -> Result<u64, String> {
 }
 
 convert! {
-    LentArguments => BenchLent { to, windows, choice, plot }
     BenchHashtableArguments => BenchHashtable { lent, hot, theta }
     BenchAccessArguments => BenchAccess { lent, region }
     BenchAtomicsArguments => BenchAtomics { lent, clients }

@@ -32,7 +32,7 @@ macro_rules! common_methods {
             #[doc = concat!("[`Self::wait_for_peers`] waits until the ", $peer, " has accepted.")]
             ///
             /// # Errors
-            /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call
+            /// As [`Self::listen`]; `NoListener`. A mismatch of the channels is reported by the first call
             /// afterwards, as `ChannelMismatch`.
             pub fn connect(
                 fabric: Arc<dyn farside_fabric::Fabric>,

@@ -177,7 +177,7 @@ impl MemoryClient {
     /// *Blocks* until the server's thread has accepted. *Cost*: two round trips of the control path.
     ///
     /// # Errors
-    /// `NobodyListens`; `NotPermitted`; `ChannelMismatch` if another program or version listens there; `ChannelFull` with
+    /// `NoListener`; `NotPermitted`; `ChannelMismatch` if another program or version listens there; `ChannelFull` with
     /// the limit of the server; `TimedOut`; `PeerLost`.
     pub fn open(&mut self, address: &str, timeout: Duration) -> Result<RemoteMemory, Error> {
         let number = self.engine.open(address)?;

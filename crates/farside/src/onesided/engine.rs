@@ -507,14 +507,12 @@ impl Engine {
             self.ready.drain(..).partition(|slot| slots[*slot as usize].memory == number);
         self.ready = others;
         memory.held = its;
-        // Of a list only a part was posted perhaps, whose success nothing would report.
-        for at in 0..self.memories[number as usize].held.len() {
-            let held = self.memories[number as usize].held[at];
-            let list = self.slots[held as usize].list.as_mut();
-            if list.is_some_and(|list| list.give_up_tail() && list.failure.is_some()) {
-                self.end_list(held);
-                break; // it is not held any more, and there is only one
-            }
+        // The first may be a list of which a part was posted: no completion would tell of its last requests.
+        if let Some(first) = memory.held.front().copied()
+            && let Some(list) = &mut self.slots[first as usize].list
+        {
+            list.give_up_tail();
+            self.end_list(first); // if it has failed
         }
         self.settle_losing(number);
     }
@@ -771,7 +769,7 @@ impl Progress for Engine {
                     let error = Error::with(code, what);
                     match &mut self.slots[refused as usize].list {
                         Some(list) => {
-                            list.give_up_tail();
+                            list.give_up_tail(); // no completion would tell of them
                             list.failure = Some((error, 1));
                             self.end_list(refused);
                         }

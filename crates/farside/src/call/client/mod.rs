@@ -70,7 +70,7 @@ impl Caller {
     /// *Blocks*, for at most [`CallerOptions::timeout`].
     ///
     /// # Errors
-    /// As [`Self::begin`]; `TimedOut`, `NobodyListens`; `OverQuota` if the tenant or the executor is at its limit
+    /// As [`Self::begin`]; `TimedOut`, `NoListener`; `OverQuota` if the tenant or the executor is at its limit
     /// of callers; `ChannelMismatch` if it is refused otherwise, with the reason.
     pub fn connect(
         fabric: &Arc<dyn Fabric>,
@@ -91,7 +91,7 @@ impl Caller {
     /// Begins to connect; [`Self::progress`] continues.
     ///
     /// # Errors
-    /// `NobodyListens` if that is known immediately, `FabricLacks`, `BadConfiguration`, `System`.
+    /// `NoListener` if that is known immediately, `FabricLacks`, `BadConfiguration`, `System`.
     pub fn begin(
         fabric: &Arc<dyn Fabric>,
         name: &str,

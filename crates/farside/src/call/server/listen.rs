@@ -23,7 +23,7 @@ impl CallServer {
     /// next to an adapter (003 §3.1). Wait until [`Self::has_memory`].
     ///
     /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`.
+    /// As [`Self::listen`]; `NoListener`.
     pub fn listen_with_host(
         fabric: &Arc<dyn Fabric>,
         name: &str,

@@ -457,7 +457,7 @@ impl Links {
     pub(super) fn dial(&mut self, name: &str, hello: &[u8]) -> Result<LinkId, bool> {
         self.port
             .connect(name, hello, self.receives)
-            .map_err(|error| error.code == ErrorCode::NobodyListens)
+            .map_err(|error| error.code == ErrorCode::NoListener)
     }
 
     /// Listens at the rendezvous name.
