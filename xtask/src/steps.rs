@@ -335,7 +335,8 @@ fn data(shell: &mut Shell) -> Result<(), String> {
         shell.skipped.push(format!("DuckDB could not be installed from PyPI: {why}"));
         return Ok(());
     }
-    let tests = ["-p", "farside-data", "--test", "duckdb", "--"];
+    // Of the whole workspace, as the README's command has built it: a single package has other features.
+    let tests = ["--workspace", "--test", "duckdb", "--"];
     shell.cargo_test(&[&tests[..], &["--ignored", "--nocapture", "--test-threads", "1"]].concat())
 }
 

@@ -165,6 +165,8 @@ pub struct BenchLent {
     pub to: Option<String>,
     /// Windows per figure.
     pub windows: u32,
+    /// Whether all requests are posted: none is carried out within its call.
+    pub posted: bool,
     /// The fabric to the server.
     pub choice: FabricSettings,
     /// The file of the plot.
@@ -276,6 +278,8 @@ pub struct BenchNuma {
     pub batch: Vec<u32>,
     /// Whether threads and memory are left anywhere.
     pub unbound: bool,
+    /// Whether all requests are posted: none is carried out within its call.
+    pub posted: bool,
     /// Windows per figure.
     pub windows: u32,
     /// The file of the plot.

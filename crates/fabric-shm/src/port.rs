@@ -374,6 +374,14 @@ impl Port for ShmPort {
         self.post_at_work(work)
     }
 
+    #[inline]
+    fn run_now(&mut self, work: &Work<'_>) -> Option<u32> {
+        if self.inbox.wants_attention() {
+            return None;
+        }
+        self.run_at_work(work)
+    }
+
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
         if let [only] = receives
             && !self.inbox.wants_attention()

@@ -134,6 +134,7 @@ macro_rules! for_each_conformance_case {
                 read_sees_an_earlier_write_of_its_link
                 fence_waits_for_earlier_reads
                 one_sided_requests_need_nothing_of_the_target
+                request_within_its_call_has_its_effect_and_no_completion
                 full_queue_refuses_and_recovers
                 queue_takes_as_many_as_declared
                 write_is_visible_when_a_later_send_is_received

@@ -441,6 +441,16 @@ pub trait Port: Send {
     /// send through a socket, to wake a peer).
     fn post(&mut self, work: &[Work<'_>]) -> Posted;
 
+    /// Carries out one request within the call, on fabrics whose requests the processor of the poster executes. Returns
+    /// the bytes that it moved; there is no completion. `None`: it has had no effect; [`post`](Self::post) it, which
+    /// also tells what is wrong with it.
+    ///
+    /// *Order*: takes effect after all that was posted on its link before. Never messages. Never blocks, never
+    /// allocates, never calls the kernel.
+    fn run_now(&mut self, _work: &Work<'_>) -> Option<u32> {
+        None
+    }
+
     /// Adds receives to their queues. Never blocks.
     fn post_receives(&mut self, receives: &[Receive]) -> Posted;
 

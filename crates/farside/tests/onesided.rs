@@ -14,7 +14,7 @@ use farside::onesided::{
 };
 use farside_base::Random;
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
-use lent::{BYTES, client_of, code, cut_pair, pair, process_fabric, server};
+use lent::{BYTES, client_of, code, cut_pair, pair, posting_pair, process_fabric, server};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     words_are_changed_by_each_atomic
     wrong_requests_fail_alone
     requests_in_flight_end_once_each
+    requests_end_within_their_calls
     clients_add_exactly
     ended_server_fails_requests
     server_that_started_again_has_other_memory
@@ -167,6 +168,54 @@ fn requests_in_flight_end_once_each(make: &Make) {
     }
     assert!(client.take_next().is_none());
     client.wait_for_all(memory, Duration::ZERO).unwrap();
+}
+
+/// Where the processor of the client moves the bytes, a request has ended when its call returns, in the order of calls.
+fn requests_end_within_their_calls(make: &Make) {
+    let server = server(&make(), &unique_name("within"));
+    let open =
+        |in_call| client_of(&make(), &server, &MemoryClientOptions::default().in_call(in_call));
+    let (mut client, memory) = open(true);
+    let buffer = client.register(1 << 17).unwrap();
+    let list = RangeList::strided(8, 16, 16, 64).unwrap();
+    let run = |client: &mut MemoryClient, memory: RemoteMemory, buffer: &Buffer, round: u64| {
+        buffer.write(0, &[7; 64]).unwrap();
+        let requests = [
+            (client.write(memory.at(0), buffer, 0..64).unwrap(), 0),
+            (client.read(memory.at(0), buffer, 64..128).unwrap(), 0),
+            (client.read_word(memory.at(0)).unwrap(), 0x0707_0707_0707_0707),
+            (client.fetch_add(memory.at(512), 5).unwrap(), 5 * round),
+            (client.compare_swap(memory.at(520), round, round + 1).unwrap(), round),
+            (client.write_ranges(memory.at(1024), buffer, 0, &list).unwrap(), 0),
+            (client.read_ranges(memory.at(1024), buffer, 256, &list).unwrap(), 0),
+        ];
+        let ended = requests.iter().filter(|(request, _)| client.has_ended(*request)).count();
+        for (request, value) in requests {
+            assert_eq!(client.wait(request, WATCHDOG), Ok(value));
+        }
+        let mut read = [0; 64];
+        buffer.read(64, &mut read).unwrap();
+        assert_eq!(read, [7; 64]);
+        ended
+    };
+    // A port may have to learn of the memory by a request that is posted.
+    run(&mut client, memory, &buffer, 0);
+    let (before, within) = (client.stats(), make().name() == "shm");
+    assert_eq!(run(&mut client, memory, &buffer, 1), if within { 7 } else { 0 });
+    let after = client.stats();
+    assert_eq!(after.work_requests - before.work_requests, 5 + 2 * 8);
+    assert_eq!(after.in_call - before.in_call, if within { 5 + 2 * 8 } else { 0 });
+    assert_eq!(after.doorbells == before.doorbells, within);
+    // Not before what waits to be posted: a long one is.
+    let long = client.write(memory.at(1 << 18), &buffer, 0..1 << 17).unwrap();
+    let after = client.read_word(memory.at(0)).unwrap();
+    assert!(!client.has_ended(long) && !client.has_ended(after));
+    client.wait(long, WATCHDOG).unwrap();
+    client.wait(after, WATCHDOG).unwrap();
+    let (mut other, memory) = open(false);
+    let buffer = other.register(4096).unwrap();
+    run(&mut other, memory, &buffer, 2);
+    assert_eq!(other.stats().in_call, 0);
 }
 
 fn clients_add_exactly(make: &Make) {
@@ -436,7 +485,7 @@ fn random_list(random: &mut Random, round: u64) -> (RangeList, Vec<TransferRange
 /// Work requests, doorbells and copies of each way to move pieces (paper 000, figure 3).
 fn ways_of_vector_io_have_their_counts(make: &Make) {
     const PIECES: usize = 16;
-    let (_server, mut client, memory) = pair(make, "vector");
+    let (_server, mut client, memory) = posting_pair(make, "vector");
     let slices_max = make().capabilities().slices_max as usize;
     let buffer = client.register(8192).unwrap();
     let list = RangeList::strided(PIECES, 32, 64, 32).unwrap();

@@ -14,7 +14,7 @@ use farside::onesided::{
 };
 use farside_base::Random;
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
-use lent::{BYTES, client_of, code, pair, process_fabric, server, tcp};
+use lent::{BYTES, client_of, code, pair, posting_pair, process_fabric, server, tcp};
 use proxy::Proxy;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,8 @@ fn burst_of(
     test: &str,
     options: &BurstOptions,
 ) -> (MemoryServer, MemoryClient, RemoteMemory, BurstBuffer) {
-    let (server, client, memory) = pair(make, test);
+    // Whose doorbells are counted.
+    let (server, client, memory) = posting_pair(make, test);
     let burst = BurstBuffer::new(&client, memory.at(0), BYTES, options).unwrap();
     (server, client, memory, burst)
 }

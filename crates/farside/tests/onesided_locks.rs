@@ -12,7 +12,7 @@ use farside::onesided::{
 };
 use farside::{Error, ErrorCode};
 use farside_testkit::{Process, WATCHDOG, await_parent, role, say, unique_name, until};
-use lent::{BYTES, client_of, code, cut_pair, pair, process_fabric, server};
+use lent::{BYTES, client_of, code, cut_pair, pair, posting_pair, process_fabric, server};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -187,7 +187,7 @@ fn locks_have_their_counts(make: &Make) {
         ("queue", [2, 1], [3, 3], [2, 1]),
     ];
     for (kind, locks, tries, unlocks) in counts {
-        let (_server, mut client, memory) = pair(make, "counts");
+        let (_server, mut client, memory) = posting_pair(make, "counts");
         let lock = AnyLock::new(kind, memory, HOUR);
         let mut last = client.stats();
         let mut done = |client: &MemoryClient| {

@@ -168,7 +168,8 @@ fn bytes_are_moved_through_proxies(make: &Make) {
 fn batch_takes_one_doorbell(make: &Make) {
     let topology = sockets();
     let servers = servers(make, "doorbell", &topology);
-    let clients = clients(make, &topology, &servers, &SocketOptions::default());
+    let client = MemoryClientOptions::default().in_call(false);
+    let clients = clients(make, &topology, &servers, &SocketOptions::default().client(client));
     let (mut requester, memory) =
         (clients.requester(0).unwrap(), *clients.memories().last().unwrap());
     for batch in [1, 2, 16, 32] {

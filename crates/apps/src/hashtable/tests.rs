@@ -27,6 +27,8 @@ fn options() -> TableOptions {
 struct Memories<'a> {
     make: &'a Make,
     servers: Vec<MemoryServer>,
+    /// Whether all requests are posted, so that doorbells can be counted.
+    posts_all: bool,
 }
 
 impl<'a> Memories<'a> {
@@ -35,11 +37,11 @@ impl<'a> Memories<'a> {
             let (name, options) = (unique_name("table"), LendOptions::default());
             MemoryServer::lend(&make(), &name, bytes, &options).unwrap()
         };
-        Self { make, servers: (0..count).map(lend).collect() }
+        Self { make, servers: (0..count).map(lend).collect(), posts_all: false }
     }
 
     fn client(&self) -> (MemoryClient, Vec<RemoteAddress>) {
-        let options = MemoryClientOptions::default();
+        let options = MemoryClientOptions::default().in_call(!self.posts_all);
         let mut client = MemoryClient::new(&(self.make)(), &options).unwrap();
         let open = |server: &MemoryServer| client.open(server.address(), WATCHDOG).unwrap();
         let memories: Vec<RemoteMemory> = self.servers.iter().map(open).collect();
@@ -128,7 +130,7 @@ fn clients_see_each_other(make: &Make) {
 
 /// Work requests of operations, after a first one of each size of entry.
 fn operations_keep_their_requests(make: &Make) {
-    let memories = Memories::new(make, 1, 4 << 20);
+    let memories = Memories { posts_all: true, ..Memories::new(make, 1, 4 << 20) };
     let (mut client, mut table) = memories.create();
     let (mut other, mut reader) = memories.open();
     for name in [b"warm up", b"present"] {

@@ -135,9 +135,10 @@ fn modes_keep_their_round_trips(make: &Make) {
             writer.append(&mut client, &[1; 64], WATCHDOG).unwrap();
             let now = client.stats();
             assert_eq!(now.work_requests - before.work_requests, expected, "{mode:?}");
-            // Over a fabric with order one doorbell a round trip.
-            if client.capabilities().message_order {
-                assert_eq!(now.doorbells - before.doorbells, expected - 1, "{mode:?}");
+            // Over a fabric with order one doorbell a round trip, unless the requests end within their calls.
+            let posted = expected - (now.in_call - before.in_call);
+            if client.capabilities().message_order && posted > 0 {
+                assert_eq!(now.doorbells - before.doorbells, posted - 1, "{mode:?}");
             }
         }
         writer.finish(&mut client, WATCHDOG).unwrap();

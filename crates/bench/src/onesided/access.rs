@@ -5,7 +5,7 @@ use super::{Lent, Pipeline};
 use crate::settings::BenchAccess;
 use crate::window::{Figure, measure};
 use farside::Error;
-use farside::onesided::{Buffer, MemoryClient, MemoryClientOptions, RemoteMemory};
+use farside::onesided::{Buffer, MemoryClient, RemoteMemory};
 use farside_base::Random;
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
@@ -85,7 +85,7 @@ impl Addresses {
 pub fn run(arguments: &BenchAccess, output: Output) -> Result<(), Failure> {
     let BenchAccess { lent: arguments, region } = arguments;
     let lent = Lent::new(arguments, *region)?;
-    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
+    let (mut client, memory) = lent.client()?;
     let buffer = client.register(*region)?;
     fill(&mut client, memory, &buffer, *region)?;
     let mut figures: Vec<AccessFigure> = Vec::new();

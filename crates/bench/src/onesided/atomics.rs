@@ -8,9 +8,7 @@ use crate::window::Figure;
 use farside::ErrorCode;
 use farside::channel::{Connection, DuplexOptions, Kind, Options, Service};
 use farside::fabrics::Fabric;
-use farside::onesided::{
-    MemoryClient, MemoryClientOptions, QueueLock, RemoteGuard, RemoteLock, Sequencer, TicketLock,
-};
+use farside::onesided::{MemoryClient, QueueLock, RemoteGuard, RemoteLock, Sequencer, TicketLock};
 use farside_base::waiting::Backoff;
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
@@ -147,7 +145,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn measure(&self, windows: u32) -> Result<Figure, Failure> {
-        let (mut client, memory) = self.lent.client(&MemoryClientOptions::default())?;
+        let (mut client, memory) = self.lent.client()?;
         client.write_bytes(memory.at(0), &[0; BYTES as usize], TIMEOUT)?;
         let local = Local::default();
         if !self.form.starts_with("rpc") {
@@ -196,7 +194,7 @@ impl Run<'_> {
     }
 
     fn remote(&self) -> Result<Operation<'static>, Failure> {
-        let (mut client, memory) = self.lent.client(&MemoryClientOptions::default())?;
+        let (mut client, memory) = self.lent.client()?;
         let backoff = self.form.ends_with("back-off");
         Ok(match self.operation {
             "sequencer" => {

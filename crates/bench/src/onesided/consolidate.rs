@@ -5,9 +5,7 @@ use super::{DEPTH, Lent, Pipeline, TIMEOUT};
 use crate::settings::BenchLent;
 use crate::window::{Figure, measure};
 use farside::Error;
-use farside::onesided::{
-    BurstBuffer, BurstOptions, MemoryClient, MemoryClientOptions, RemoteMemory,
-};
+use farside::onesided::{BurstBuffer, BurstOptions, MemoryClient, RemoteMemory};
 use farside_apps::ycsb::WorkloadRandom;
 use farside_apps::ycsb::generator::{ZIPFIAN_CONSTANT, Zipfian};
 use farside_base::Random;
@@ -87,7 +85,7 @@ impl Pattern {
 /// Those of the memory server; that of output which cannot be written.
 pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     let lent = Lent::new(arguments, BYTES)?;
-    let ends = &mut lent.client(&MemoryClientOptions::default())?;
+    let ends = &mut lent.client()?;
     let mut figures: Vec<ConsolidationFigure> = Vec::new();
     let of_each = BATCHES.len() + THETAS.len();
     let bar = output.bar("figures", (Pattern::ALL.len() * of_each) as u64);

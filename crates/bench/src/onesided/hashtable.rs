@@ -3,7 +3,7 @@
 use super::{Lent, TIMEOUT};
 use crate::settings::BenchHashtable;
 use crate::window::{Figure, measure};
-use farside::onesided::{HeapOptions, MemoryClient, MemoryClientOptions};
+use farside::onesided::{HeapOptions, MemoryClient};
 use farside_apps::hashtable::{HotOptions, RemoteTable, TableError, TableOptions};
 use farside_apps::ycsb::WorkloadRandom;
 use farside_apps::ycsb::generator::{ZIPFIAN_CONSTANT, Zipfian, fnv_hash};
@@ -46,7 +46,7 @@ struct TableFigure {
 pub fn run(arguments: &BenchHashtable, output: Output) -> Result<(), Failure> {
     let windows = arguments.lent.windows;
     let lent = Lent::new(&arguments.lent, BYTES)?;
-    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
+    let (mut client, memory) = lent.client()?;
     let options = TableOptions { heap: HeapOptions::default() };
     let mut table = RemoteTable::create(&mut client, &[memory.at(0)], &options, TIMEOUT)?;
     for number in 0..KEYS {

@@ -3,7 +3,7 @@
 use super::{Lent, TIMEOUT};
 use crate::settings::BenchLent;
 use crate::window::{Figure, measure};
-use farside::onesided::{Buffer, MemoryClient, MemoryClientOptions, VectorIo};
+use farside::onesided::{Buffer, MemoryClient, VectorIo};
 use farside_apps::log::{AppendMode, Log, LogError, LogOptions, LogReader, LogWriter};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
@@ -45,7 +45,7 @@ pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     let options =
         LogOptions { bytes: 16 << 20, lanes: 1, lane_bytes: 16 << 20, ..LogOptions::default() };
     let lent = Lent::new(arguments, options.footprint())?;
-    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
+    let (mut client, memory) = lent.client()?;
     let ring_ns = ring(arguments.windows)?;
     let log = Log::create(&mut client, memory.at(0), options, TIMEOUT)?;
     let mut bench = LogBench { table: client.register(STRIDE * 32)?, client, log, ring_ns };

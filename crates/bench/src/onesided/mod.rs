@@ -33,6 +33,7 @@ struct Lent {
     fabric: Arc<dyn Fabric>,
     address: String,
     bytes: u64,
+    in_call: bool,
     /// Of this process, if the memory is.
     _server: Option<MemoryServer>,
 }
@@ -40,23 +41,28 @@ struct Lent {
 impl Lent {
     /// Chooses the memory: of the server that the arguments name, or `bytes` of this process, over shared memory.
     fn new(arguments: &BenchLent, bytes: u64) -> Result<Self, Failure> {
+        let in_call = !arguments.posted;
         if let Some(to) = &arguments.to {
             let Chosen { fabric, address, .. } = choice::caller(&arguments.choice, to, "pool")?;
-            return Ok(Self { fabric, address, bytes, _server: None });
+            return Ok(Self { fabric, address, bytes, in_call, _server: None });
         }
         let name = format!("bench-{}", std::process::id());
         let lender = fabrics::shared_memory()?;
         let server = MemoryServer::lend(&lender, &name, bytes, &LendOptions::default())?;
         let address = server.address().to_owned();
-        Ok(Self { fabric: fabrics::shared_memory()?, address, bytes, _server: Some(server) })
+        Ok(Self {
+            fabric: fabrics::shared_memory()?,
+            address,
+            bytes,
+            in_call,
+            _server: Some(server),
+        })
     }
 
     /// Opens a client of it.
-    fn client(
-        &self,
-        options: &MemoryClientOptions,
-    ) -> Result<(MemoryClient, RemoteMemory), Failure> {
-        let mut client = MemoryClient::new(&self.fabric, options)?;
+    fn client(&self) -> Result<(MemoryClient, RemoteMemory), Failure> {
+        let options = MemoryClientOptions::default().in_call(self.in_call);
+        let mut client = MemoryClient::new(&self.fabric, &options)?;
         let memory = client.open(&self.address, TIMEOUT)?;
         let (lends, needs) = (memory.bytes(), self.bytes);
         if lends < needs {

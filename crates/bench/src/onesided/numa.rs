@@ -50,6 +50,7 @@ struct NumaFigure {
 struct NumaBench {
     topology: Topology,
     binds: bool,
+    client: MemoryClientOptions,
     fabric: Arc<dyn Fabric>,
     addresses: Vec<String>,
     /// Of this process, if the memory is.
@@ -156,12 +157,13 @@ impl NumaBench {
     fn new(arguments: &BenchNuma) -> Result<Self, Failure> {
         let topology = choice::topology(arguments.topology.as_deref())?;
         let binds = !arguments.unbound;
+        let client = MemoryClientOptions::default().in_call(!arguments.posted);
         if let Some(first) = arguments.to.first() {
             let Chosen { fabric, .. } = choice::caller(&arguments.choice, first, "pool")?;
             let address =
                 |to: &String| choice::address_to_call(&arguments.choice, to, "pool", first);
             let addresses = arguments.to.iter().map(address).collect::<Result<_, Failure>>()?;
-            return Ok(Self { topology, binds, fabric, addresses, _servers: Vec::new() });
+            return Ok(Self { topology, binds, client, fabric, addresses, _servers: Vec::new() });
         }
         let lender = fabrics::shared_memory()?;
         let lend = |socket: &CpuSocket| {
@@ -172,11 +174,11 @@ impl NumaBench {
         let servers = topology.sockets().iter().map(lend).collect::<Result<Vec<_>, _>>()?;
         let addresses = servers.iter().map(|server| server.address().to_owned()).collect();
         let fabric = fabrics::shared_memory()?;
-        Ok(Self { topology, binds, fabric, addresses, _servers: servers })
+        Ok(Self { topology, binds, client, fabric, addresses, _servers: servers })
     }
 
     fn clients(&self) -> Result<SocketClients, Failure> {
-        let options = SocketOptions::default().binds(self.binds);
+        let options = SocketOptions::default().binds(self.binds).client(self.client.clone());
         let fabrics = [Arc::clone(&self.fabric)];
         let clients =
             SocketClients::open(&self.topology, &fabrics, &self.addresses, &options, TIMEOUT)?;
@@ -217,7 +219,7 @@ impl NumaBench {
             let buffer = requester.register(memory, BYTES)?;
             return Ok(NumaWay::Proxy { requester, memory, buffer, requests: Vec::new() });
         }
-        let mut client = MemoryClient::new(&self.fabric, &MemoryClientOptions::default())?;
+        let mut client = MemoryClient::new(&self.fabric, &self.client)?;
         let memory = client.open(&self.addresses[memory], TIMEOUT)?;
         let buffer = match self.binds {
             true => client.register_next_to(socket, BYTES)?,

@@ -3,9 +3,7 @@
 use super::{Lent, TIMEOUT};
 use crate::settings::BenchLent;
 use crate::window::{Figure, measure};
-use farside::onesided::{
-    Buffer, MemoryClient, MemoryClientOptions, RangeList, RemoteMemory, VectorCosts, VectorIo,
-};
+use farside::onesided::{Buffer, MemoryClient, RangeList, RemoteMemory, VectorCosts, VectorIo};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
 use serde::Serialize;
@@ -42,7 +40,7 @@ struct VectorFigure {
 /// Those of the memory server; that of output which cannot be written.
 pub fn run(arguments: &BenchLent, output: Output) -> Result<(), Failure> {
     let lent = Lent::new(arguments, BYTES)?;
-    let (mut client, memory) = lent.client(&MemoryClientOptions::default())?;
+    let (mut client, memory) = lent.client()?;
     let buffer = client.register(STRIDE * 32)?;
     let mut figures = Vec::new();
     let bar = output.bar("figures", (2 * BATCHES.len() * PIECES.len()) as u64);

@@ -73,6 +73,9 @@ struct EffortArguments {
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     windows: u32,
+    /// Post every request, also those that could be carried out within their calls (shm)
+    #[arg(long)]
+    posted: bool,
     /// Draw the figures to this file, as SVG
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -82,8 +85,8 @@ struct EffortArguments {
 
 impl From<LentArguments> for BenchLent {
     fn from(LentArguments { to, effort }: LentArguments) -> Self {
-        let EffortArguments { windows, plot, choice } = effort;
-        Self { to, windows, choice: choice.into(), plot }
+        let EffortArguments { windows, posted, plot, choice } = effort;
+        Self { to, windows, posted, choice: choice.into(), plot }
     }
 }
 
@@ -180,9 +183,9 @@ pub(crate) struct BenchNumaArguments {
 impl From<BenchNumaArguments> for BenchNuma {
     fn from(arguments: BenchNumaArguments) -> Self {
         let BenchNumaArguments { to, topology, path, batch, unbound, effort } = arguments;
-        let EffortArguments { windows, plot, choice } = effort;
+        let EffortArguments { windows, posted, plot, choice } = effort;
         let (paths, choice) = (selected(&path), choice.into());
-        Self { to, topology, paths, batch, unbound, windows, plot, choice }
+        Self { to, topology, paths, batch, unbound, posted, windows, plot, choice }
     }
 }
 

@@ -161,6 +161,16 @@ impl ShmPort {
         posted
     }
 
+    /// Runs a valid one-sided request of a common kind without a completion. Returns the bytes that it moved.
+    #[inline(always)]
+    pub(super) fn run_at_work(&self, work: &Work<'_>) -> Option<u32> {
+        self.start_work();
+        let memory = RequestMemory { imports: &self.imports, regions: &self.regions };
+        let done = memory.run_straight(work);
+        self.end_work();
+        done.map(|(_, bytes)| bytes)
+    }
+
     /// Runs a single SEND. On the fast path it reaches no peer's region, so no owner has to know of it.
     #[inline(never)]
     pub(super) fn post_send(&mut self, list: &[Work<'_>]) -> Posted {

@@ -6,7 +6,8 @@ use super::scene::{
 };
 use crate::Stop;
 use farside_base::{
-    Completion, CompletionKind, CompletionStatus, Operation, Work, WorkFlags, WorkId,
+    Completion, CompletionKind, CompletionStatus, Operation, RemoteRegionId, RemoteSlice, Source,
+    Work, WorkFlags, WorkId,
 };
 use std::sync::atomic::Ordering;
 
@@ -201,6 +202,54 @@ pub(super) fn one_sided_requests_need_nothing_of_the_target(subject: &dyn Subjec
             assert_eq!(scene.nodes[0].bytes_at(512, 8), round.to_ne_bytes());
         }
     }
+}
+
+pub(super) fn request_within_its_call_has_its_effect_and_no_completion(subject: &dyn Subject) {
+    let Some((mut scene, wire)) = write_pair(subject) else {
+        return;
+    };
+    let (before, bytes) = ([scene.nodes[0].slice(0, 64)], [scene.nodes[0].slice(64, 64)]);
+    let mut last = Vec::new();
+    for round in 0..20 {
+        // After what was posted before, whose completions nobody has polled.
+        let (posted, data) = (pattern(2 * round, 64), pattern(2 * round + 1, 64));
+        scene.nodes[0].put(0, &posted);
+        scene.nodes[0].put(64, &data);
+        scene.post(0, &[work(1, wire.here, write(&before, wire.at(128)))]);
+        let run = scene.nodes[0].port().run_now(&work(2, wire.here, write(&bytes, wire.at(128))));
+        assert!(run.is_none() || run == Some(64), "{run:?}");
+        last = if run.is_some() { data } else { posted };
+        assert_eq!(scene.completion(0).id, WorkId(1));
+        scene.memory_is(1, 128, &last);
+    }
+    let (into, word) = ([scene.nodes[0].slice(512, 64)], scene.nodes[0].slice(1024, 8));
+    let read = Operation::Read { into: &into, from: wire.at(128) };
+    if scene.nodes[0].port().run_now(&work(3, wire.here, read)).is_some() {
+        assert_eq!(scene.nodes[0].bytes_at(512, 64), last);
+    }
+    // Neither messages nor what is wrong: without an effect.
+    let far = [scene.nodes[0].slice(0, 64)];
+    let beyond = wire.at(REGION_BYTES - 8);
+    let message =
+        Operation::Write { source: Source::Gather(&bytes), to: wire.at(128), immediate: Some(1) };
+    let wrong = [
+        send(&bytes),
+        message,
+        write(&far, beyond),
+        Operation::Read { into: &far, from: beyond },
+        Operation::FetchAdd { at: wire.at(132), add: 1, into: word },
+        write(&bytes, RemoteSlice { region: RemoteRegionId(u32::MAX), offset: 0 }),
+    ];
+    for operation in wrong {
+        let run = scene.nodes[0].port().run_now(&work(4, wire.here, operation));
+        assert_eq!(run, None, "{operation:?}");
+    }
+    scene.memory_is(1, 128, &last);
+    scene.quiet(0);
+    scene.works(&wire);
+    scene.nodes[0].port().close(wire.here);
+    let run = scene.nodes[0].port().run_now(&work(5, wire.here, write(&bytes, wire.at(128))));
+    assert_eq!(run, None, "a link that was closed");
 }
 
 pub(super) fn full_queue_refuses_and_recovers(subject: &dyn Subject) {

@@ -105,7 +105,9 @@ pub struct RequestId(pub(super) SlotName);
 /// A client of memory servers: one queue of requests on any number of their memories ([module](super)).
 ///
 /// One thread at a time uses it. A request is queued by its call, posted by [`submit`](Self::submit) or a call that
-/// waits, and ends when [`progress`](Self::progress) or a call that waits finds its completion.
+/// waits, and ends when [`progress`](Self::progress) or a call that waits finds its completion. Over shared memory a
+/// request of at most 64 KiB has ended when its call returns, unless others wait to be posted
+/// ([`MemoryClientOptions::in_call`]).
 ///
 /// *Order.* Requests of one memory begin in the order of their calls. A WRITE or atomic takes effect after earlier
 /// WRITEs of the memory, and a READ returns the bytes of earlier ones, where the fabric has `message_order`. A WRITE
@@ -121,8 +123,8 @@ pub struct RequestId(pub(super) SlotName);
 /// then bytes of an earlier WRITE that is repeated too, then it again. An atomic that was in flight ends with
 /// `Indeterminate`; it is never repeated. A server that has started again has other memory, so all requests to it fail with `PeerLost`.
 ///
-/// *Cost.* A request is one work request and one round trip, without a copy; up to 32 share a doorbell. A client
-/// allocates nothing per request. *Trust.* A client can change whatever it may write. A server checks nothing but the
+/// *Cost.* A request is one work request and one round trip, without a copy; up to 32 share a doorbell; none if it ends
+/// within its call. A client allocates nothing per request. *Trust.* A client can change whatever it may write. A server checks nothing but the
 /// access that it grants.
 pub struct MemoryClient {
     engine: Engine,
@@ -465,6 +467,11 @@ impl MemoryClient {
     /// `FabricLacks`; `BadForm` if the outcome was taken before.
     pub fn take(&mut self, request: RequestId) -> Result<Option<u64>, Error> {
         self.engine.take(request.0)
+    }
+
+    /// Returns whether a request has ended and its outcome was not taken. Makes no progress.
+    pub fn has_ended(&self, request: RequestId) -> bool {
+        self.engine.has_ended(request.0)
     }
 
     /// Takes the outcome of any request that has ended since the last call; those of one memory in the order of their

@@ -41,6 +41,8 @@ const STAGING_BYTES_MAX: u64 = 64 << 20;
 const PROVEN: Duration = Duration::from_secs(1);
 /// The longest time to connect again: for ever.
 const RECONNECT_MAX: Duration = Duration::from_secs(1 << 30);
+/// Most bytes of a request that is carried out within its call: longer ones would block their callers.
+const IN_CALL_BYTES: u64 = 64 << 10;
 /// The receive that an unexpected message takes.
 const GUARD: WorkId = WorkId(u64::MAX);
 
@@ -140,6 +142,7 @@ pub(super) struct Engine {
     reconnect: Duration,
     has: Capabilities,
     costs: VectorCosts,
+    runs_in_call: bool,
     fabric: Arc<dyn Fabric>,
     /// Staging memory that no list uses.
     staging: Vec<Buffer>,
@@ -188,6 +191,7 @@ impl Engine {
             reconnect,
             has: fabric.capabilities(),
             costs: options.vector_costs,
+            runs_in_call: options.in_call,
             fabric: Arc::clone(fabric),
             staging: Vec::new(),
             counters: MemoryClientStats::default(),
@@ -275,8 +279,9 @@ impl Engine {
             return Err(error.clone());
         }
         spec.check(&token, self.transfer_max())?;
-        if self.free.is_empty() {
-            return Err(ErrorCode::TooManyRequests.into());
+        let next = *self.free.last().ok_or(ErrorCode::TooManyRequests)?;
+        if let Some(value) = self.run_now(next, &spec) {
+            return Ok(self.end_now(spec.memory, value));
         }
         let list = match (spec.ranges, spec.local) {
             (Some(ranges), Some(local)) => Some(self.list(ranges, spec.action, local)?),
@@ -307,6 +312,57 @@ impl Engine {
             self.memories[spec.memory as usize].held.push_back(number);
         }
         Ok(name)
+    }
+
+    /// Carries out a request within the call, if the port can and no request waits to be posted. Returns its outcome.
+    #[inline]
+    fn run_now(&mut self, number: u32, spec: &RequestSpec<'_>) -> Option<u64> {
+        let RequestSpec { memory, action, offset, bytes, local, ranges } = *spec;
+        if !self.runs_in_call || bytes > IN_CALL_BYTES || !self.ready.is_empty() {
+            return None;
+        }
+        let Stage::Open(link, region) = self.memories.get(memory as usize)?.stage else {
+            return None;
+        };
+        let port = &mut self.port;
+        let mut run = |offset, local: LocalSlice| {
+            let local = [local];
+            let operation = action.operation(RemoteSlice { region, offset }, &local, bytes);
+            port.run_now(&Work { id: GUARD, link, flags: WorkFlags::default(), operation })
+        };
+        let Some((buffer, at)) = local else {
+            run(offset, self.words.local(u64::from(number) * 8, 8))?;
+            self.counters.carried_out(1);
+            return Some(if action.has_value() { self.value(number) } else { 0 });
+        };
+        let Some(ranges) = ranges else {
+            run(offset, buffer.local(at, bytes as u32))?;
+            self.counters.carried_out(1);
+            return Some(0);
+        };
+        if !ranges.is_by_one() {
+            return None;
+        }
+        for range in ranges.iter() {
+            // What has been moved is moved again when the list is posted.
+            run(offset + range.remote, buffer.local(at + range.local, range.bytes))?;
+        }
+        self.counters.carried_out(ranges.count() as u64);
+        Some(0)
+    }
+
+    /// Ends the request of the next free slot, which was carried out within its call.
+    #[inline]
+    fn end_now(&mut self, memory: u32, value: u64) -> SlotName {
+        self.memories[memory as usize].is_proven = true;
+        self.memories[memory as usize].unfinished += 1;
+        let number = self.free.pop().unwrap_or_default();
+        let slot = &mut self.slots[number as usize];
+        slot.memory = memory;
+        (slot.is_forgotten, slot.is_hidden) = (false, false);
+        let name = SlotName { slot: number, generation: slot.generation };
+        self.end_request(number, Ok(value));
+        name
     }
 
     /// Takes the outcome of a request, if it has ended.

@@ -14,6 +14,9 @@ pub struct MemoryClientOptions {
     pub reconnect: Duration,
     /// What decides how lists of ranges are moved ([`VectorIo::Auto`](super::VectorIo::Auto)).
     pub vector_costs: VectorCosts,
+    /// Whether requests of at most 64 KiB end within their calls where the processor of the client moves their bytes
+    /// (shared memory), instead of being queued, posted and completed; true by default.
+    pub in_call: bool,
 }
 
 /// What a client has done since it was opened.
@@ -22,10 +25,12 @@ pub struct MemoryClientOptions {
 pub struct MemoryClientStats {
     /// Times that work requests were posted: doorbells of an adapter.
     pub doorbells: u64,
-    /// Work requests.
+    /// Work requests, posted or carried out within calls.
     pub work_requests: u64,
     /// Copies to and from staging memory.
     pub copies: u64,
+    /// Work requests that were carried out within calls ([`MemoryClientOptions::in_call`]): without a doorbell.
+    pub in_call: u64,
 }
 
 impl MemoryClientStats {
@@ -34,9 +39,20 @@ impl MemoryClientStats {
         self.doorbells += (work_requests > 0) as u64;
         self.work_requests += work_requests as u64;
     }
+
+    /// Counts work requests that were carried out within a call.
+    pub(super) const fn carried_out(&mut self, work_requests: u64) {
+        self.in_call += work_requests;
+        self.work_requests += work_requests;
+    }
 }
 
-setters!(MemoryClientOptions { requests_max: u32, reconnect: Duration, vector_costs: VectorCosts });
+setters!(MemoryClientOptions {
+    requests_max: u32,
+    reconnect: Duration,
+    vector_costs: VectorCosts,
+    in_call: bool
+});
 
 impl Default for MemoryClientOptions {
     fn default() -> Self {
@@ -44,6 +60,7 @@ impl Default for MemoryClientOptions {
             requests_max: 1024,
             reconnect: Duration::from_secs(10),
             vector_costs: VectorCosts::default(),
+            in_call: true,
         }
     }
 }

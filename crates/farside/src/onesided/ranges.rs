@@ -248,6 +248,11 @@ impl RangeList {
         VectorPlan::new(ListForm { ranges, bytes, runs, pieces }, has, costs)
     }
 
+    /// Whether its ranges may be moved one by one.
+    pub(super) const fn is_by_one(&self) -> bool {
+        matches!(self.vector_io, VectorIo::Auto | VectorIo::Doorbell)
+    }
+
     /// The way to move it.
     pub(super) fn way(&self, has: &Capabilities, costs: &VectorCosts, staged_max: u64) -> VectorIo {
         match self.vector_io {

@@ -26,6 +26,14 @@ pub(crate) fn pair(make: &Make, test: &str) -> (MemoryServer, MemoryClient, Remo
     (server, client, memory)
 }
 
+/// The same; all requests are posted.
+pub(crate) fn posting_pair(make: &Make, test: &str) -> (MemoryServer, MemoryClient, RemoteMemory) {
+    let server = server(&make(), &unique_name(test));
+    let options = MemoryClientOptions::default().in_call(false);
+    let (client, memory) = client_of(&make(), &server, &options);
+    (server, client, memory)
+}
+
 pub(crate) fn client_of(
     fabric: &Arc<dyn Fabric>,
     server: &MemoryServer,

@@ -31,7 +31,7 @@ fn requests(client: &mut MemoryClient, call: impl FnOnce(&mut MemoryClient)) -> 
 }
 
 fn held_puts_keep_their_requests(make: &Make) {
-    let memories = Memories::new(make, 1, 4 << 20);
+    let memories = Memories { posts_all: true, ..Memories::new(make, 1, 4 << 20) };
     let (mut other, mut reader) = memories.create();
     let (mut client, mut table) = memories.open_hot(&hot_options());
     for name in [b"warm up", b"present"] {
