@@ -14,6 +14,7 @@ pub mod coherence;
 pub mod lock;
 pub mod member;
 pub mod messaging;
+pub mod persist;
 pub mod remote_lock;
 pub mod remote_log;
 mod table;

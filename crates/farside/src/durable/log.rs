@@ -1,0 +1,492 @@
+//! The log: appends by any number of threads, group commit, trim.
+
+use super::device::{LogDevice, Promise, Segment};
+use super::file::FileDevice;
+use super::recovery::{Recovered, recover};
+use crate::mutex::locked;
+use crate::record::{RECORD_BYTES_MAX, RECORD_GRANULE, RecordHeader};
+use crate::setters::setters;
+use crate::{Error, ErrorCode};
+use farside_protocol::persist::{CommitStatus, GroupCommit};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Kinds of records of the log itself: how far it was durable when a group was written; the rest of a segment is unused.
+pub(super) const MARK: u8 = 255;
+pub(super) const SEGMENT_END: u8 = 254;
+/// The largest kind of a record of a program.
+pub const RECORD_KIND_MAX: u8 = 253;
+/// The smallest segment, so that one has room for several records.
+const SEGMENT_BYTES_MIN: u64 = 4096;
+/// Bytes that wait to be written, above which an append writes them itself.
+const STAGED_BYTES_MAX: usize = 8 << 20;
+
+/// Options of a [`DurableLog`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DurableLogOptions {
+    /// Bytes of a segment, of which trims free whole ones; 64 MiB by default. A record takes at most a quarter.
+    pub segment_bytes: u64,
+    /// Most bytes of all segments; 4 GiB by default.
+    pub bytes_max: u64,
+}
+
+setters!(DurableLogOptions { segment_bytes: u64, bytes_max: u64 });
+
+impl Default for DurableLogOptions {
+    fn default() -> Self {
+        Self { segment_bytes: 64 << 20, bytes_max: 4 << 30 }
+    }
+}
+
+/// What a record of a [`DurableLog`] is, for its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecordTag {
+    /// 1 to [`RECORD_KIND_MAX`].
+    pub kind: u8,
+    /// Any number.
+    pub counter: u64,
+    /// Any number.
+    pub address: u64,
+}
+
+/// A record of a [`DurableLog`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DurableRecord {
+    /// Where it begins.
+    pub position: u64,
+    /// Where it ends: it is durable once all before this is.
+    pub end: u64,
+    /// What it is.
+    pub tag: RecordTag,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// Positions of a log. Each is at most the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Watermarks {
+    /// The first position that was not trimmed.
+    pub begin: u64,
+    /// All before it is durable.
+    pub durable: u64,
+    /// The end of what was appended.
+    pub appended: u64,
+}
+
+/// What a log has done since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct DurableLogStats {
+    /// Records appended.
+    pub records: u64,
+    /// Groups written: each by one write and one sync for each segment that it touches, mostly one.
+    pub groups: u64,
+    /// Bytes written, with headers and marks.
+    pub bytes: u64,
+}
+
+/// Bytes to be written to one segment.
+struct Staged {
+    segment: Segment,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+struct LogState {
+    commit: GroupCommit,
+    staged: Vec<Staged>,
+    staged_bytes: usize,
+    /// Those that exist. The end of what was appended is in the one at `current`.
+    segments: VecDeque<Segment>,
+    current: usize,
+    /// Why the device has failed.
+    failure: Option<Error>,
+    stats: DurableLogStats,
+}
+
+/// A write-ahead log on a device: records are appended in memory, and durable once a commit has returned.
+///
+/// Any number of threads use it at the same time. One of those that wait for a commit writes what all of them have
+/// appended, with one write and one sync (group commit); no thread runs otherwise.
+///
+/// *Guarantees*: records are in the order of their appends. After any end of the process, and of the machine where
+/// [`promise`](Self::promise) says so, the log has all records that were committed, then perhaps some of the later ones
+/// without a gap; each is whole. *Errors*: a device that fails once is never used again ([`ErrorCode::DeviceFailed`]).
+/// *Cost*: an append copies the record, under a lock; a commit is one write and one `fdatasync` for a group.
+///
+/// ```
+/// use farside::durable::{DurableLog, DurableLogOptions, RecordTag};
+/// use std::time::Duration;
+///
+/// # let folder = std::env::temp_dir().join(format!("farside-doc-log-{}", std::process::id()));
+/// # let options = DurableLogOptions::default().segment_bytes(1 << 20);
+/// let (log, recovered) = DurableLog::open(&folder, &options)?;
+/// assert_eq!(recovered.records, 0);
+/// let order = RecordTag { kind: 1, ..RecordTag::default() };
+/// log.append(order, b"two pears")?;
+/// let end = log.append(order, b"one apple")?;
+/// log.commit(end, Duration::from_secs(10))?; // both survive from here on
+/// drop(log);
+///
+/// let (log, recovered) = DurableLog::open(&folder, &options)?;
+/// assert_eq!(recovered.records, 2);
+/// let mut place = log.watermarks().begin;
+/// let mut orders = Vec::new();
+/// while let Some(record) = log.read(place)? {
+///     place = record.end;
+///     orders.push(record.payload);
+/// }
+/// assert_eq!(orders, [b"two pears", b"one apple"]);
+/// # drop(log);
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok::<(), farside::Error>(())
+/// ```
+pub struct DurableLog {
+    state: Mutex<LogState>,
+    /// A group has been written, or has failed.
+    ended: Condvar,
+    /// Taken behind `state` or alone, never before it.
+    device: Mutex<Box<dyn LogDevice>>,
+    promise: Promise,
+    id: u64,
+    options: DurableLogOptions,
+}
+
+impl DurableLog {
+    /// Opens the log of a folder; makes it if the folder has none.
+    ///
+    /// *Blocks* for a read of all segments. What was being appended when the log ended is cut off, and counted.
+    ///
+    /// # Errors
+    /// `BadConfiguration`; `StateInUse`, `StateForeign`, `LogDamaged`, `LogTruncated`: nothing was changed; `LogFull`;
+    /// `System`.
+    pub fn open(folder: &Path, options: &DurableLogOptions) -> Result<(Self, Recovered), Error> {
+        Self::on(Box::new(FileDevice::open(folder)?), options)
+    }
+
+    /// Opens the log of a device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `DeviceFailed`.
+    pub fn on(
+        mut device: Box<dyn LogDevice>,
+        options: &DurableLogOptions,
+    ) -> Result<(Self, Recovered), Error> {
+        let bytes = options.segment_bytes;
+        if bytes < SEGMENT_BYTES_MIN || !bytes.is_multiple_of(RECORD_GRANULE) || bytes > 1 << 40 {
+            let text = "segment_bytes has 4 KiB to 1 TiB, a multiple of 32";
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
+        let (promise, id) = (device.promise(), device.log_id());
+        let recovered = recover(&mut *device)?;
+        let state = LogState {
+            commit: GroupCommit::new(recovered.end),
+            staged: Vec::new(),
+            staged_bytes: 0,
+            current: recovered.segments.iter().take_while(|at| at.end() <= recovered.end).count(),
+            segments: recovered.segments.iter().copied().collect(),
+            failure: None,
+            stats: DurableLogStats::default(),
+        };
+        let (state, device) = (Mutex::new(state), Mutex::new(device));
+        let options = options.clone();
+        Ok((Self { state, ended: Condvar::new(), device, promise, id, options }, recovered))
+    }
+
+    /// Returns what a commit means.
+    pub const fn promise(&self) -> Promise {
+        self.promise
+    }
+
+    /// Returns the positions of the log.
+    pub fn watermarks(&self) -> Watermarks {
+        let state = locked(&self.state);
+        let (durable, appended) = (state.commit.durable(), state.commit.appended());
+        let begin = state.segments.front().map_or(appended, |first| first.begin);
+        Watermarks { begin, durable, appended }
+    }
+
+    /// Returns what the log has done.
+    pub fn stats(&self) -> DurableLogStats {
+        locked(&self.state).stats
+    }
+
+    /// Appends a record; returns its end, for [`commit`](Self::commit). It is not durable yet.
+    ///
+    /// *Blocks* to add a segment when one is full (its zeros are written and synced), and to write when 8 MiB wait.
+    ///
+    /// # Errors
+    /// `BadForm` for a kind that is zero or over [`RECORD_KIND_MAX`]; `TooLarge` for a record that takes more than a
+    /// quarter of a segment, or [`RECORD_BYTES_MAX`]; `LogFull`: trim, or free space; `DeviceFailed`. Nothing was appended
+    /// then.
+    pub fn append(&self, tag: RecordTag, payload: &[u8]) -> Result<u64, Error> {
+        if !(1..=RECORD_KIND_MAX).contains(&tag.kind) {
+            let text = format!("a record of kind {}: 1 to {RECORD_KIND_MAX}", tag.kind);
+            return Err(Error::with(ErrorCode::BadForm, text));
+        }
+        let takes = RecordHeader::footprint(payload.len() as u64);
+        if payload.len() > RECORD_BYTES_MAX || takes > self.options.segment_bytes / 4 {
+            let text = format!(
+                "a record of {} B in segments of {} B",
+                payload.len(),
+                self.options.segment_bytes
+            );
+            return Err(Error::with(ErrorCode::TooLarge, text));
+        }
+        let mut state = locked(&self.state);
+        if state.staged_bytes >= STAGED_BYTES_MAX {
+            let upto = state.commit.appended();
+            drop(self.commit_staged(state, upto, None)?);
+            state = locked(&self.state);
+        }
+        self.make_room(&mut state, takes)?;
+        let end = self.stage(&mut state, tag, payload);
+        state.stats.records += 1;
+        Ok(end)
+    }
+
+    /// Waits until all before a position is durable. If no other thread writes, this one does.
+    ///
+    /// *Blocks*. The time-out ends the wait for other threads; the write of this one is not interrupted.
+    ///
+    /// # Errors
+    /// `TimedOut`; `DeviceFailed`: of what was appended and not committed before, each record is in the log or not.
+    /// `OutOfBounds` for a position behind what was appended.
+    pub fn commit(&self, upto: u64, timeout: Duration) -> Result<(), Error> {
+        let state = locked(&self.state);
+        if upto > state.commit.appended() {
+            let text = format!("position {upto} of {}", state.commit.appended());
+            return Err(Error::with(ErrorCode::OutOfBounds, text));
+        }
+        if state.commit.durable() >= upto {
+            return Ok(());
+        }
+        let until = Instant::now().checked_add(timeout);
+        self.commit_staged(state, upto, until).map(drop)
+    }
+
+    /// Reads the record at a position that is one's beginning; `None` at the end of what is durable.
+    ///
+    /// *Blocks* for a read of the device, and for a group that is being written.
+    ///
+    /// # Errors
+    /// `OutOfBounds` for a position that was trimmed; `LogDamaged` if no record begins there, or the device has lost it;
+    /// `LogTruncated`; `System`.
+    pub fn read(&self, position: u64) -> Result<Option<DurableRecord>, Error> {
+        let (segments, durable) = {
+            let state = locked(&self.state);
+            (state.segments.clone(), state.commit.durable())
+        };
+        let mut at = position;
+        let mut device = locked(&self.device);
+        while at < durable {
+            let segment = segments.iter().find(|one| (one.begin..one.end()).contains(&at));
+            let Some(segment) = segment.copied() else {
+                let text = format!("position {at} was trimmed, or is none of this log");
+                return Err(Error::with(ErrorCode::OutOfBounds, text));
+            };
+            let found = super::recovery::record_at(&mut **device, segment, at, self.id)?;
+            let Some((header, payload)) = found else {
+                let text = format!("no record at position {at}, below {durable}");
+                return Err(Error::with(ErrorCode::LogDamaged, text));
+            };
+            let end = super::recovery::end_of(&header, segment);
+            if header.kind <= RECORD_KIND_MAX {
+                let RecordHeader { kind, counter, address, .. } = header;
+                let tag = RecordTag { kind, counter, address };
+                return Ok(Some(DurableRecord { position: at, end, tag, payload }));
+            }
+            at = end;
+        }
+        Ok(None)
+    }
+
+    /// Allows the log to forget all before a position, which a checkpoint holds. Frees whole segments.
+    ///
+    /// # Errors
+    /// `OutOfBounds` for a position that is not durable yet; `System`: what was freed is freed.
+    pub fn trim(&self, below: u64) -> Result<(), Error> {
+        let mut state = locked(&self.state);
+        if below > state.commit.durable() {
+            let text = format!("position {below} of {} durable ones", state.commit.durable());
+            return Err(Error::with(ErrorCode::OutOfBounds, text));
+        }
+        while state.current > 0
+            && let Some(first) = state.segments.front().copied()
+            && first.end() <= below
+        {
+            locked(&self.device).remove(first)?;
+            state.segments.pop_front();
+            state.current -= 1;
+        }
+        Ok(())
+    }
+
+    /// Makes all durable and marks the end, so that damage of the last records is told from an append that was cut off.
+    /// A log that is dropped is committed no further.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn close(self) -> Result<(), Error> {
+        for _ in 0..2 {
+            let mut state = locked(&self.state);
+            self.make_room(&mut state, 0)?;
+            self.mark(&mut state);
+            let upto = state.commit.appended();
+            drop(self.commit_staged(state, upto, None)?);
+        }
+        Ok(())
+    }
+
+    /// Waits for a position, and writes if no other thread does.
+    fn commit_staged<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, LogState>,
+        upto: u64,
+        until: Option<Instant>,
+    ) -> Result<MutexGuard<'a, LogState>, Error> {
+        loop {
+            match state.commit.status(upto) {
+                CommitStatus::Durable => return Ok(state),
+                CommitStatus::Failed => {
+                    let error = state.failure.clone();
+                    return Err(error.unwrap_or_else(|| ErrorCode::DeviceFailed.into()));
+                }
+                CommitStatus::Lead => state = self.lead(state),
+                CommitStatus::Wait => {
+                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    if left.is_some_and(|left| left.is_zero()) {
+                        let text = format!("position {upto} is not durable yet");
+                        return Err(Error::with(ErrorCode::TimedOut, text));
+                    }
+                    state = match left {
+                        None => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+                        Some(left) => {
+                            let waited = self.ended.wait_timeout(state, left);
+                            waited.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// Writes what was appended, and syncs it.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, LogState>) -> MutexGuard<'a, LogState> {
+        self.mark(&mut state);
+        state.commit.begin();
+        let staged = std::mem::take(&mut state.staged);
+        state.staged_bytes = 0;
+        drop(state);
+        let written = self.write(&staged);
+        let mut state = locked(&self.state);
+        state.commit.end(written.is_ok());
+        match written {
+            Ok(bytes) => {
+                state.stats.groups += 1;
+                state.stats.bytes += bytes;
+            }
+            Err(error) => state.failure = Some(error),
+        }
+        // The memory of this group serves a later one.
+        if state.staged.is_empty()
+            && let Some(mut one) = staged.into_iter().next_back()
+        {
+            one.bytes.clear();
+            state.staged.push(one);
+        }
+        self.ended.notify_all();
+        state
+    }
+
+    fn write(&self, staged: &[Staged]) -> Result<u64, Error> {
+        let mut device = locked(&self.device);
+        let mut bytes = 0;
+        for one in staged.iter().filter(|one| !one.bytes.is_empty()) {
+            device.write(one.segment, one.at, &one.bytes)?;
+            device.sync(one.segment)?;
+            bytes += one.bytes.len() as u64;
+        }
+        Ok(bytes)
+    }
+
+    /// Ends a group.
+    fn mark(&self, state: &mut LogState) {
+        let durable = state.commit.durable();
+        self.stage(state, RecordTag { kind: MARK, counter: durable, address: 0 }, &[]);
+    }
+
+    /// Copies a record to what is to be written; there is room for it. Returns its end.
+    fn stage(&self, state: &mut LogState, tag: RecordTag, payload: &[u8]) -> u64 {
+        let at = state.commit.appended();
+        let takes = RecordHeader::footprint(payload.len() as u64);
+        let header = RecordHeader {
+            kind: tag.kind,
+            bytes: payload.len() as u32,
+            sequence: at,
+            counter: tag.counter,
+            address: tag.address,
+        };
+        let header = header.encode(self.id, [payload]);
+        let segment = state.segments[state.current];
+        match state.staged.last_mut() {
+            Some(last) if last.bytes.is_empty() => (last.segment, last.at) = (segment, at),
+            Some(last) if last.segment == segment => {}
+            _ => state.staged.push(Staged { segment, at, bytes: Vec::new() }),
+        }
+        if let Some(last) = state.staged.last_mut() {
+            last.bytes.extend_from_slice(&header);
+            last.bytes.extend_from_slice(payload);
+            let padding = takes as usize - header.len() - payload.len();
+            last.bytes.extend_from_slice(&[0; RECORD_GRANULE as usize][..padding]);
+        }
+        state.staged_bytes += takes as usize;
+        let end = match tag.kind {
+            SEGMENT_END => segment.end(),
+            _ => at + takes,
+        };
+        state.commit.append_to(end);
+        end
+    }
+
+    /// Makes room for a record of this length, and behind it for a mark and the end of the segment: in the next segment,
+    /// if this one has too little left.
+    fn make_room(&self, state: &mut LogState, takes: u64) -> Result<(), Error> {
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        let at = state.commit.appended();
+        // A group may end behind any record, and a mark behind each.
+        let needs = takes + 4 * RECORD_GRANULE;
+        if state.segments.get(state.current).is_some_and(|now| now.end() - at >= needs) {
+            return Ok(());
+        }
+        let is_last = state.current + 1 >= state.segments.len();
+        if is_last {
+            let begin = state.segments.back().map_or(0, Segment::end);
+            let segment = Segment { begin, bytes: self.options.segment_bytes };
+            let all: u64 = state.segments.iter().map(|one| one.bytes).sum();
+            if all.saturating_add(segment.bytes) > self.options.bytes_max {
+                let text = format!("{all} B of at most {} B", self.options.bytes_max);
+                return Err(Error::with(ErrorCode::LogFull, text));
+            }
+            locked(&self.device).create(segment)?;
+            state.segments.push_back(segment);
+        }
+        if state.current + 1 < state.segments.len() && at > state.segments[state.current].begin {
+            self.stage(state, RecordTag { kind: SEGMENT_END, ..RecordTag::default() }, &[]);
+            state.current += 1;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for DurableLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DurableLog({:?})", self.watermarks())
+    }
+}
