@@ -16,6 +16,22 @@ farside_base::mutants! {
         CallsRunAgain,
         /// The reply to a call with a broken link is not repeated.
         RepliesForgotten,
+        /// A log writes a group and does not sync it.
+        LogNotSynced,
+        /// A log that is opened syncs what follows its last mark, and does not write it again.
+        LogNotWrittenAgain,
+        /// A log that is opened does not sync at all.
+        LogTrusted,
+        /// A log that is opened leaves the records behind its end.
+        LogCutForgotten,
+        /// A log that is opened does not compare checksums.
+        LogChecksumIgnored,
+        /// A log is trimmed up to what was appended.
+        LogTrimmedEarly,
+        /// A log uses its device after a failure.
+        LogFailureForgotten,
+        /// The second segment of a group is synced alone.
+        LogFirstSegmentNotSynced,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

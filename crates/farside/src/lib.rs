@@ -24,6 +24,7 @@ pub mod channel;
 mod clock;
 mod config;
 mod direct;
+pub mod durable;
 mod engine;
 mod error;
 mod event_wait;

@@ -68,13 +68,19 @@ impl RecordHeader {
 
     /// Returns the header of a record if its checksum is right.
     pub fn decode(seed: u64, header: &[u8; 32], payload: &[u8]) -> Option<Self> {
+        let decoded = Self::unchecked(header);
+        let first = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let is_right = decoded.kind != 0
+            && decoded.bytes as usize == payload.len()
+            && first == checksum(seed, header, std::iter::once(payload));
+        is_right.then_some(decoded)
+    }
+
+    /// Returns the header without a look at its checksum.
+    pub(crate) fn unchecked(header: &[u8; 32]) -> Self {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
-        let first = word(0);
-        let (kind, bytes) = Self::first_word(first)?;
-        let is_right = bytes as usize == payload.len()
-            && first as u32 == checksum(seed, header, std::iter::once(payload));
-        let (sequence, counter, address) = (word(8), word(16), word(24));
-        is_right.then_some(Self { kind, bytes, sequence, counter, address })
+        let (kind, bytes) = Self::first_word(word(0)).unwrap_or_default();
+        Self { kind, bytes, sequence: word(8), counter: word(16), address: word(24) }
     }
 }
 

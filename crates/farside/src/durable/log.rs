@@ -2,7 +2,9 @@
 
 use super::device::{LogDevice, Promise, Segment};
 use super::file::FileDevice;
+use super::reader::DurableReader;
 use super::recovery::{Recovered, recover};
+use crate::canary;
 use crate::mutex::locked;
 use crate::record::{RECORD_BYTES_MAX, RECORD_GRANULE, RecordHeader};
 use crate::setters::setters;
@@ -50,19 +52,6 @@ pub struct RecordTag {
     pub counter: u64,
     /// Any number.
     pub address: u64,
-}
-
-/// A record of a [`DurableLog`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DurableRecord {
-    /// Where it begins.
-    pub position: u64,
-    /// Where it ends: it is durable once all before this is.
-    pub end: u64,
-    /// What it is.
-    pub tag: RecordTag,
-    /// Its payload.
-    pub payload: Vec<u8>,
 }
 
 /// Positions of a log. Each is at most the next.
@@ -134,11 +123,9 @@ struct LogState {
 ///
 /// let (log, recovered) = DurableLog::open(&folder, &options)?;
 /// assert_eq!(recovered.records, 2);
-/// let mut place = log.watermarks().begin;
 /// let mut orders = Vec::new();
-/// while let Some(record) = log.read(place)? {
-///     place = record.end;
-///     orders.push(record.payload);
+/// for record in log.reader(recovered.begin) {
+///     orders.push(record?.payload);
 /// }
 /// assert_eq!(orders, [b"two pears", b"one apple"]);
 /// # drop(log);
@@ -269,40 +256,19 @@ impl DurableLog {
         self.commit_staged(state, upto, until).map(drop)
     }
 
-    /// Reads the record at a position that is one's beginning; `None` at the end of what is durable.
-    ///
-    /// *Blocks* for a read of the device, and for a group that is being written.
-    ///
-    /// # Errors
-    /// `OutOfBounds` for a position that was trimmed; `LogDamaged` if no record begins there, or the device has lost it;
-    /// `LogTruncated`; `System`.
-    pub fn read(&self, position: u64) -> Result<Option<DurableRecord>, Error> {
-        let (segments, durable) = {
-            let state = locked(&self.state);
-            (state.segments.clone(), state.commit.durable())
-        };
-        let mut at = position;
-        let mut device = locked(&self.device);
-        while at < durable {
-            let segment = segments.iter().find(|one| (one.begin..one.end()).contains(&at));
-            let Some(segment) = segment.copied() else {
-                let text = format!("position {at} was trimmed, or is none of this log");
-                return Err(Error::with(ErrorCode::OutOfBounds, text));
-            };
-            let found = super::recovery::record_at(&mut **device, segment, at, self.id)?;
-            let Some((header, payload)) = found else {
-                let text = format!("no record at position {at}, below {durable}");
-                return Err(Error::with(ErrorCode::LogDamaged, text));
-            };
-            let end = super::recovery::end_of(&header, segment);
-            if header.kind <= RECORD_KIND_MAX {
-                let RecordHeader { kind, counter, address, .. } = header;
-                let tag = RecordTag { kind, counter, address };
-                return Ok(Some(DurableRecord { position: at, end, tag, payload }));
-            }
-            at = end;
-        }
-        Ok(None)
+    /// Returns a reader of the records from a position on, which is the beginning of a record or of the log.
+    pub const fn reader(&self, from: u64) -> DurableReader<'_> {
+        DurableReader::new(self, from, self.id)
+    }
+
+    /// The end of what is durable, and the segments.
+    pub(super) fn durable_segments(&self) -> (u64, Vec<Segment>) {
+        let state = locked(&self.state);
+        (state.commit.durable(), state.segments.iter().copied().collect())
+    }
+
+    pub(super) fn device(&self) -> MutexGuard<'_, Box<dyn LogDevice>> {
+        locked(&self.device)
     }
 
     /// Allows the log to forget all before a position, which a checkpoint holds. Frees whole segments.
@@ -311,7 +277,8 @@ impl DurableLog {
     /// `OutOfBounds` for a position that is not durable yet; `System`: what was freed is freed.
     pub fn trim(&self, below: u64) -> Result<(), Error> {
         let mut state = locked(&self.state);
-        if below > state.commit.durable() {
+        let is_early = canary::mutant!(canary::nodes(), LogTrimmedEarly);
+        if below > state.commit.durable() && !is_early {
             let text = format!("position {below} of {} durable ones", state.commit.durable());
             return Err(Error::with(ErrorCode::OutOfBounds, text));
         }
@@ -332,14 +299,14 @@ impl DurableLog {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn close(self) -> Result<(), Error> {
-        for _ in 0..2 {
-            let mut state = locked(&self.state);
-            self.make_room(&mut state, 0)?;
-            self.mark(&mut state);
-            let upto = state.commit.appended();
-            drop(self.commit_staged(state, upto, None)?);
-        }
-        Ok(())
+        let state = locked(&self.state);
+        let upto = state.commit.appended();
+        let mut state = self.commit_staged(state, upto, None)?;
+        self.make_room(&mut state, 0)?;
+        // Written by the next group, whose mark tells that the one before was durable.
+        self.mark(&mut state);
+        let upto = state.commit.appended();
+        self.commit_staged(state, upto, None).map(drop)
     }
 
     /// Waits for a position, and writes if no other thread does.
@@ -384,7 +351,8 @@ impl DurableLog {
         drop(state);
         let written = self.write(&staged);
         let mut state = locked(&self.state);
-        state.commit.end(written.is_ok());
+        let is_forgotten = canary::mutant!(canary::nodes(), LogFailureForgotten);
+        state.commit.end(written.is_ok() || is_forgotten);
         match written {
             Ok(bytes) => {
                 state.stats.groups += 1;
@@ -408,7 +376,12 @@ impl DurableLog {
         let mut bytes = 0;
         for one in staged.iter().filter(|one| !one.bytes.is_empty()) {
             device.write(one.segment, one.at, &one.bytes)?;
-            device.sync(one.segment)?;
+            let is_skipped = canary::mutant!(canary::nodes(), LogNotSynced)
+                || canary::mutant!(canary::nodes(), LogFirstSegmentNotSynced)
+                    && !staged.last().is_some_and(|last| last.segment == one.segment);
+            if !is_skipped {
+                device.sync(one.segment)?;
+            }
             bytes += one.bytes.len() as u64;
         }
         Ok(bytes)
@@ -432,7 +405,9 @@ impl DurableLog {
             address: tag.address,
         };
         let header = header.encode(self.id, [payload]);
-        let segment = state.segments[state.current];
+        let Some(segment) = state.segments.get(state.current).copied() else {
+            return at; // every caller has made room
+        };
         match state.staged.last_mut() {
             Some(last) if last.bytes.is_empty() => (last.segment, last.at) = (segment, at),
             Some(last) if last.segment == segment => {}
@@ -459,28 +434,34 @@ impl DurableLog {
         if let Some(error) = &state.failure {
             return Err(error.clone());
         }
-        let at = state.commit.appended();
-        // A group may end behind any record, and a mark behind each.
+        // A group may end behind any record, with a mark; and the segment behind that.
         let needs = takes + 4 * RECORD_GRANULE;
-        if state.segments.get(state.current).is_some_and(|now| now.end() - at >= needs) {
-            return Ok(());
-        }
-        let is_last = state.current + 1 >= state.segments.len();
-        if is_last {
-            let begin = state.segments.back().map_or(0, Segment::end);
-            let segment = Segment { begin, bytes: self.options.segment_bytes };
-            let all: u64 = state.segments.iter().map(|one| one.bytes).sum();
-            if all.saturating_add(segment.bytes) > self.options.bytes_max {
-                let text = format!("{all} B of at most {} B", self.options.bytes_max);
-                return Err(Error::with(ErrorCode::LogFull, text));
+        loop {
+            let at = state.commit.appended();
+            let now = state.segments.get(state.current).copied();
+            if now.is_some_and(|now| now.end() - at >= needs) {
+                return Ok(());
             }
-            locked(&self.device).create(segment)?;
-            state.segments.push_back(segment);
+            if state.current + 1 >= state.segments.len() {
+                self.add_segment(state)?;
+            }
+            if now.is_some() {
+                self.stage(state, RecordTag { kind: SEGMENT_END, ..RecordTag::default() }, &[]);
+                state.current += 1;
+            }
         }
-        if state.current + 1 < state.segments.len() && at > state.segments[state.current].begin {
-            self.stage(state, RecordTag { kind: SEGMENT_END, ..RecordTag::default() }, &[]);
-            state.current += 1;
+    }
+
+    fn add_segment(&self, state: &mut LogState) -> Result<(), Error> {
+        let begin = state.segments.back().map_or(state.commit.appended(), Segment::end);
+        let segment = Segment { begin, bytes: self.options.segment_bytes };
+        let all: u64 = state.segments.iter().map(|one| one.bytes).sum();
+        if all.saturating_add(segment.bytes) > self.options.bytes_max {
+            let text = format!("{all} B of at most {} B", self.options.bytes_max);
+            return Err(Error::with(ErrorCode::LogFull, text));
         }
+        locked(&self.device).create(segment)?;
+        state.segments.push_back(segment);
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! Group commit: of all callers that wait for the device of a log, one writes what all have appended.
 
+use super::canary::{PersistMutant, mutant};
 use core::ops::Range;
+use farside_base::Planted;
 
 /// What a caller that waits for a position of the log does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,12 +26,21 @@ pub struct GroupCommit {
     /// The end of what is being written.
     writing: Option<u64>,
     is_failed: bool,
+    mutant: Planted<PersistMutant>,
 }
 
 impl GroupCommit {
     /// A log that is durable up to its end.
     pub const fn new(end: u64) -> Self {
-        Self { appended: end, durable: end, writing: None, is_failed: false }
+        let (appended, durable, writing, is_failed) = (end, end, None, false);
+        Self { appended, durable, writing, is_failed, mutant: Planted::NONE }
+    }
+
+    /// The same with a defect.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: PersistMutant) -> Self {
+        self.mutant = Planted::new(mutant);
+        self
     }
 
     /// The end of what was appended.
@@ -58,7 +69,7 @@ impl GroupCommit {
             CommitStatus::Durable
         } else if self.is_failed {
             CommitStatus::Failed
-        } else if self.writing.is_some() {
+        } else if self.writing.is_some() && !mutant!(self, TwoLeaders) {
             CommitStatus::Wait
         } else {
             CommitStatus::Lead
@@ -68,12 +79,22 @@ impl GroupCommit {
     /// Begins to write all that was appended; returns it.
     pub fn begin(&mut self) -> Range<u64> {
         self.writing = Some(self.appended);
-        self.durable..self.appended
+        let range = self.durable..self.appended;
+        if mutant!(self, DurableAtBegin) {
+            self.durable = self.appended;
+        }
+        range
     }
 
     /// Ends the write. All callers that wait ask for their status again.
     pub fn end(&mut self, is_durable: bool) {
-        if let Some(end) = self.writing.take() {
+        if let Some(mut end) = self.writing.take() {
+            if mutant!(self, AllAppendedDurable) {
+                end = self.appended;
+            }
+            if mutant!(self, FailureForgotten) && !is_durable {
+                return;
+            }
             match is_durable && !self.is_failed {
                 true => self.durable = end,
                 false => self.is_failed = true,

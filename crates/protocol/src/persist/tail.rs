@@ -3,7 +3,11 @@
 //! A log is read up to the first place without a valid record. What follows there was never acknowledged, if no mark
 //! says otherwise: each group of records ends with a mark, which says how far the log was durable when the group was
 //! written. So a mark behind a place without a record tells that the place was durable once: it is damaged.
+//!
 //! *Limit*: damage of the last group of a log that was not closed cannot be told from a group that was torn.
+
+use super::canary::{PersistMutant, mutant};
+use farside_base::Planted;
 
 /// The end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,12 +28,20 @@ pub enum LogTail {
 pub struct TailScan {
     at: u64,
     durable: u64,
+    mutant: Planted<PersistMutant>,
 }
 
 impl TailScan {
     /// Begins at the first position of the log.
     pub const fn new(begin: u64) -> Self {
-        Self { at: begin, durable: begin }
+        Self { at: begin, durable: begin, mutant: Planted::NONE }
+    }
+
+    /// The same with a defect.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: PersistMutant) -> Self {
+        self.mutant = Planted::new(mutant);
+        self
     }
 
     /// The position to be read.
@@ -48,8 +60,8 @@ impl TailScan {
     }
 
     /// The end of the log, once all marks behind it were found.
-    pub const fn tail(&self) -> LogTail {
-        if self.durable > self.at {
+    pub fn tail(&self) -> LogTail {
+        if self.durable > self.at && !mutant!(self, DamageCutOff) {
             return LogTail::Damaged { at: self.at, durable: self.durable };
         }
         LogTail::End(self.at)

@@ -6,6 +6,7 @@ pub mod channel;
 pub mod coherence;
 pub mod contact;
 pub mod data_channel;
+pub mod group_commit;
 pub mod leave;
 pub mod lock;
 pub mod member;

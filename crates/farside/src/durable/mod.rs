@@ -1,0 +1,25 @@
+//! What is kept: a write-ahead log on files, and the seam to its devices.
+//!
+//! Each device *states what a completion means* ([`Promise`]); none is chosen silently.
+//!
+//! | device | a commit means |
+//! | --- | --- |
+//! | [`FileDevice`] on a disk | survives the process and a loss of power, as far as the disk keeps what it reports |
+//! | [`FileDevice`] on a file system in memory | survives the process; lost with the power |
+//! | [`FileDevice`] on a network file system | as far as the other machine keeps it |
+//!
+//! Records have the form of [`record`](crate::record). The machines are in `farside_protocol::persist`.
+
+mod device;
+mod file;
+mod log;
+mod reader;
+mod recovery;
+
+pub use device::{LogDevice, Medium, Promise, Segment};
+pub use file::FileDevice;
+pub use log::{
+    DurableLog, DurableLogOptions, DurableLogStats, RECORD_KIND_MAX, RecordTag, Watermarks,
+};
+pub use reader::{DurableReader, DurableRecord};
+pub use recovery::Recovered;

@@ -1,0 +1,217 @@
+//! Reading a log back: where it ends, and what is cut off.
+
+use super::device::{LogDevice, Segment};
+use super::log::{MARK, SEGMENT_END};
+use crate::canary;
+use crate::record::{RECORD_GRANULE, RecordHeader};
+use crate::{Error, ErrorCode};
+use farside_protocol::persist::{LogTail, TailScan};
+
+/// Bytes that are read at a time.
+const WINDOW: u64 = 1 << 20;
+const HEADER: usize = RECORD_GRANULE as usize;
+
+/// What opening a log has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// The first position.
+    pub begin: u64,
+    /// The end of the last whole record. All before it is durable now.
+    pub end: u64,
+    /// Records of the program.
+    pub records: u64,
+    /// Headers of records behind the end, which no commit had reported, that were cut off.
+    pub cut: u64,
+    /// The segments, in order.
+    pub segments: Vec<Segment>,
+}
+
+/// Reads records of a log, a window at a time.
+pub(super) struct SegmentReader {
+    id: u64,
+    segment: Segment,
+    /// The position of the window's first byte.
+    at: u64,
+    window: Vec<u8>,
+}
+
+impl SegmentReader {
+    pub(super) const fn new(id: u64) -> Self {
+        let segment = Segment { begin: 0, bytes: 0 };
+        Self { id, segment, at: 0, window: Vec::new() }
+    }
+
+    /// Bytes of a segment that are in it, from a position on.
+    fn bytes(
+        &mut self,
+        device: &mut dyn LogDevice,
+        segment: Segment,
+        at: u64,
+        bytes: u64,
+    ) -> Result<&[u8], Error> {
+        let has = self.at..self.at + self.window.len() as u64;
+        if self.segment != segment || at < has.start || at + bytes > has.end {
+            let length = bytes.max(WINDOW).min(segment.end() - at);
+            self.window.resize(length as usize, 0);
+            // A window whose read fails is empty.
+            let read = device.read(segment, at, &mut self.window);
+            (self.segment, self.at) = (segment, at);
+            if read.is_err() {
+                self.window.clear();
+            }
+            read?;
+        }
+        let from = (at - self.at) as usize;
+        Ok(&self.window[from..from + bytes as usize])
+    }
+
+    /// The record at a position, if there is a whole one.
+    pub(super) fn record(
+        &mut self,
+        device: &mut dyn LogDevice,
+        segment: Segment,
+        at: u64,
+    ) -> Result<Option<(RecordHeader, &[u8])>, Error> {
+        let id = self.id;
+        if at + RECORD_GRANULE > segment.end() {
+            return Ok(None);
+        }
+        let header = self.bytes(device, segment, at, RECORD_GRANULE)?;
+        let mut first = [0; HEADER];
+        first.copy_from_slice(header);
+        let Some((_, bytes)) = RecordHeader::first_word(word(&first, 0)) else {
+            return Ok(None);
+        };
+        let takes = RecordHeader::footprint(bytes.into());
+        if word(&first, 8) != at || takes > segment.end() - at {
+            return Ok(None);
+        }
+        let record = self.bytes(device, segment, at, takes)?;
+        let payload = &record[HEADER..HEADER + bytes as usize];
+        let decoded = RecordHeader::decode(id, &first, payload);
+        let header = match canary::mutant!(canary::nodes(), LogChecksumIgnored) {
+            true => Some(RecordHeader::unchecked(&first)),
+            false => decoded,
+        };
+        Ok(header.map(|header| (header, payload)))
+    }
+
+    /// Appends the positions from `from` on at which a header of its own position is, whole or torn; returns how far a
+    /// mark among them says that the log was durable.
+    fn headers(
+        &mut self,
+        device: &mut dyn LogDevice,
+        segment: Segment,
+        from: u64,
+        found: &mut Vec<(Segment, u64)>,
+    ) -> Result<u64, Error> {
+        let (mut at, mut durable) = (from, 0);
+        while at + RECORD_GRANULE <= segment.end() {
+            let header = self.bytes(device, segment, at, RECORD_GRANULE)?;
+            // A zero is no record: it has no kind.
+            if header[4] != 0 && word(header, 8) == at {
+                found.push((segment, at));
+                let mark = self.record(device, segment, at)?;
+                if let Some((header, _)) = mark.filter(|(header, _)| header.kind == MARK) {
+                    durable = durable.max(header.counter);
+                }
+            }
+            at += RECORD_GRANULE;
+        }
+        Ok(durable)
+    }
+}
+
+/// The position behind a record.
+pub(super) const fn end_of(header: &RecordHeader, segment: Segment) -> u64 {
+    match header.kind {
+        SEGMENT_END => segment.end(),
+        _ => header.sequence + RecordHeader::footprint(header.bytes as u64),
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
+}
+
+/// Finds the end of a log, makes all before it durable, and cuts off what follows it.
+///
+/// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records behind
+/// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
+pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
+    let segments = device.segments()?;
+    let begin = segments.first().map_or(0, |first| first.begin);
+    if let Some(pair) = segments.windows(2).find(|pair| pair[0].end() != pair[1].begin) {
+        let text = format!("no segment between {} and {}", pair[0].end(), pair[1].begin);
+        return Err(Error::with(ErrorCode::LogDamaged, text));
+    }
+    let mut reader = SegmentReader::new(device.log_id());
+    let (mut scan, mut records, mut marked) = (TailScan::new(begin), 0, begin);
+    for segment in &segments {
+        while scan.at() < segment.end()
+            && let Some((header, _)) = reader.record(device, *segment, scan.at())?
+        {
+            match header.kind {
+                MARK => {
+                    scan.mark(header.counter);
+                    marked = marked.max(header.counter);
+                }
+                SEGMENT_END => {}
+                _ => records += 1,
+            }
+            scan.record(end_of(&header, *segment));
+        }
+        if scan.at() < segment.end() {
+            break;
+        }
+    }
+    let (mut behind, stop) = (Vec::new(), scan.at());
+    for segment in segments.iter().filter(|segment| segment.end() > stop) {
+        let from = stop.max(segment.begin);
+        scan.mark(reader.headers(device, *segment, from, &mut behind)?);
+    }
+    let end = match scan.tail() {
+        LogTail::End(end) => end,
+        LogTail::Damaged { at, durable } => {
+            let text = format!("no record at position {at}; the log was durable up to {durable}");
+            return Err(Error::with(ErrorCode::LogDamaged, text));
+        }
+    };
+    write_again(device, &segments, marked..end)?;
+    let cut = behind.len() as u64;
+    if canary::mutant!(canary::nodes(), LogCutForgotten) {
+        behind.clear();
+    }
+    for (segment, at) in &behind {
+        device.write(*segment, *at, &[0; HEADER])?;
+    }
+    for segment in segments.iter().filter(|one| behind.iter().any(|(its, _)| its == *one)) {
+        device.sync(*segment)?;
+    }
+    Ok(Recovered { begin, end, records, cut, segments })
+}
+
+/// Writes positions again as they are read, and syncs them.
+fn write_again(
+    device: &mut dyn LogDevice,
+    segments: &[Segment],
+    positions: std::ops::Range<u64>,
+) -> Result<(), Error> {
+    for segment in segments {
+        let (mut at, end) = (positions.start.max(segment.begin), positions.end.min(segment.end()));
+        if at >= end || canary::mutant!(canary::nodes(), LogTrusted) {
+            continue;
+        }
+        while at < end {
+            let mut bytes = vec![0; (end - at).min(WINDOW) as usize];
+            device.read(*segment, at, &mut bytes)?;
+            if !canary::mutant!(canary::nodes(), LogNotWrittenAgain) {
+                device.write(*segment, at, &bytes)?;
+            }
+            at += bytes.len() as u64;
+        }
+        device.sync(*segment)?;
+    }
+    Ok(())
+}

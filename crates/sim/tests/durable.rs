@@ -1,0 +1,206 @@
+//! Logs on a disk that loses what was not synced: power cuts, killed processes, syncs that fail, in any call.
+
+use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag};
+use farside::{Error, ErrorCode};
+use farside_base::Random;
+use farside_sim::durable::SimDisk;
+use farside_sim::seeds::each_seed;
+use std::time::Duration;
+
+const SEGMENT: u64 = 4096;
+const LIVES: u64 = 8;
+const SOON: Duration = Duration::from_secs(60);
+
+/// What a log must hold.
+#[derive(Default)]
+struct Oracle {
+    /// Records in order, with their ends: number and payload.
+    records: Vec<(u64, Vec<u8>, u64)>,
+    /// So many of them were committed.
+    committed: usize,
+    /// So many of them may have been trimmed.
+    trimmed: usize,
+    next: u64,
+}
+
+fn options() -> DurableLogOptions {
+    DurableLogOptions::default().segment_bytes(SEGMENT)
+}
+
+fn check(log: &DurableLog, begin: u64, oracle: &mut Oracle) -> Result<(), String> {
+    let read: Result<Vec<DurableRecord>, Error> = log.reader(begin).collect();
+    let read = read.map_err(|error| format!("a record that was found is not read: {error}"))?;
+    let first = read.first().map_or(oracle.records.len().min(oracle.committed), |record| {
+        let number = record.tag.counter;
+        oracle.records.iter().position(|one| one.0 == number).unwrap_or(usize::MAX)
+    });
+    if first > oracle.trimmed && oracle.trimmed < oracle.committed {
+        return Err(format!("begins with record {first}; {} were trimmed", oracle.trimmed));
+    }
+    let end = first.saturating_add(read.len());
+    if end < oracle.committed {
+        return Err(format!("ends with record {end}; {} were committed", oracle.committed));
+    }
+    for (record, expected) in read.iter().zip(oracle.records.get(first..).unwrap_or_default()) {
+        if (record.tag.counter, &record.payload, record.end)
+            != (expected.0, &expected.1, expected.2)
+        {
+            return Err(format!("record {:?} instead of {expected:?}", record.tag));
+        }
+    }
+    if end > oracle.records.len() {
+        return Err(format!("{end} records of {}", oracle.records.len()));
+    }
+    // What is found is durable, and all that was appended behind it is gone.
+    oracle.records.truncate(end);
+    oracle.committed = end;
+    Ok(())
+}
+
+/// Uses an open log until an error or by so many calls. Returns whether it was closed.
+fn live(log: DurableLog, oracle: &mut Oracle, random: &mut Random) -> Result<bool, String> {
+    for _ in 0..random.below(60) {
+        let kind = random.below(20);
+        let done = match kind {
+            0 => {
+                let committed = oracle.committed;
+                let upto = random.below(committed as u64 + 1) as usize;
+                let below = upto.checked_sub(1).map_or(0, |last| oracle.records[last].2);
+                oracle.trimmed = oracle.trimmed.max(upto);
+                log.trim(below)
+            }
+            1..=5 => {
+                let count = oracle.records.len();
+                let upto = oracle.records.last().map_or(0, |last| last.2);
+                log.commit(upto, SOON).map(|()| oracle.committed = count)
+            }
+            _ => {
+                let number = oracle.next;
+                let bytes = random.below(if kind == 19 { 900 } else { 100 });
+                let payload: Vec<u8> = (0..bytes).map(|at| (number + at) as u8).collect();
+                let tag = RecordTag { kind: 1, counter: number, address: bytes };
+                oracle.next += 1;
+                log.append(tag, &payload).map(|end| oracle.records.push((number, payload, end)))
+            }
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.code == ErrorCode::DeviceFailed => return Ok(false),
+            // Nothing was appended.
+            Err(error) if error.code == ErrorCode::LogFull => {}
+            Err(error) => return Err(format!("{error}")),
+        }
+        if log.watermarks().appended < log.watermarks().durable {
+            return Err("more is durable than was appended".to_owned());
+        }
+    }
+    if random.below(4) > 0 {
+        return Ok(false); // killed
+    }
+    let count = oracle.records.len();
+    if log.close().is_ok() {
+        oracle.committed = count;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn run(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new(seed);
+    let mut oracle = Oracle::default();
+    for _ in 0..LIVES {
+        match random.below(4) {
+            0 => disk.cut_power_within(3),
+            1 => disk.cut_power_within(40),
+            2 => disk.fail_sync_within(20),
+            _ => {}
+        }
+        disk.set_space(random.below(8) > 0);
+        let opened = DurableLog::on(disk.device(), &options());
+        match opened {
+            Ok((log, recovered)) => {
+                check(&log, recovered.begin, &mut oracle)?;
+                live(log, &mut oracle, &mut random)?;
+            }
+            Err(error) if error.code == ErrorCode::DeviceFailed => {}
+            Err(error) => return Err(format!("cannot be opened: {error}")),
+        }
+        if disk.is_cut() || random.below(2) == 0 {
+            disk.restart();
+        }
+        disk.calm();
+    }
+    disk.restart();
+    let (log, recovered) = DurableLog::on(disk.device(), &options()).map_err(|e| e.to_string())?;
+    check(&log, recovered.begin, &mut oracle)
+}
+
+#[test]
+fn committed_records_survive_any_end() {
+    each_seed(
+        "cargo test -p farside-sim --test durable -- committed_records_survive_any_end",
+        2_000,
+        run,
+    );
+}
+
+/// Each bit that is wrong where the log was durable is an error; behind the last mark it may be taken for a record that
+/// was cut off.
+#[test]
+fn damage_is_found_at_every_bit() {
+    let disk = SimDisk::new(1);
+    let (log, _) = DurableLog::on(disk.device(), &options()).unwrap();
+    let mut ends = Vec::new();
+    for number in 0..12 {
+        let tag = RecordTag { kind: 1, counter: number, address: 0 };
+        ends.push(log.append(tag, &[number as u8; 50]).unwrap());
+        log.commit(ends[number as usize], SOON).unwrap();
+    }
+    log.close().unwrap();
+    // But for the zeros that fill up a granule.
+    let is_padding = |bit: u64| {
+        let record = ends.iter().find(|end| bit / 8 < **end).map_or(0, |end| end - 96);
+        bit / 8 >= record + 32 + 50 && bit / 8 < record + 96
+    };
+    for bit in (0..8 * ends[11]).filter(|bit| !is_padding(*bit)) {
+        disk.flip(0, bit);
+        let opened = DurableLog::on(disk.device(), &options());
+        let error = opened.map(|(log, _)| log.watermarks()).expect_err(&format!("bit {bit}"));
+        assert_eq!(error.code, ErrorCode::LogDamaged, "bit {bit}");
+        disk.flip(0, bit);
+    }
+    let (log, recovered) = DurableLog::on(disk.device(), &options()).unwrap();
+    assert_eq!((recovered.records, log.reader(0).count()), (12, 12));
+}
+
+#[cfg(canary)]
+mod canary {
+    use super::run;
+    use farside::canary::{NodeMutant, plant};
+
+    /// Each defect of a log is found within a few hundred seeds.
+    #[test]
+    fn canary_defects_of_a_log_are_found() {
+        use NodeMutant::{
+            LogChecksumIgnored, LogCutForgotten, LogFailureForgotten, LogFirstSegmentNotSynced,
+            LogNotSynced, LogNotWrittenAgain, LogTrimmedEarly, LogTrusted,
+        };
+        let mutants = [
+            LogChecksumIgnored,
+            LogCutForgotten,
+            LogFailureForgotten,
+            LogFirstSegmentNotSynced,
+            LogNotSynced,
+            LogNotWrittenAgain,
+            LogTrimmedEarly,
+            LogTrusted,
+        ];
+        for mutant in mutants {
+            plant(Some(mutant));
+            let found = (1..2_000).find_map(|seed| run(seed).err());
+            plant(None);
+            assert!(found.is_some(), "{mutant:?} is not found");
+        }
+    }
+}
