@@ -6,6 +6,7 @@ mod between;
 mod channels;
 mod contended;
 pub mod demo;
+pub mod durable;
 mod fabric;
 pub mod graph;
 mod idle;

@@ -173,6 +173,17 @@ pub struct BenchLent {
     pub plot: Option<PathBuf>,
 }
 
+/// A measurement of the durable log.
+#[derive(Debug)]
+pub struct BenchDurable {
+    /// Where the log is; the folder of temporary files without.
+    pub folder: Option<PathBuf>,
+    /// Windows per figure.
+    pub windows: u32,
+    /// The file of the plot.
+    pub plot: Option<PathBuf>,
+}
+
 /// A measurement of the hash table in memory that is lent.
 #[derive(Debug)]
 pub struct BenchHashtable {

@@ -44,7 +44,7 @@ use farside_launcher::worker::GraphForm;
 use hosts::{AgentArguments, NodeArguments};
 pub(crate) use log::Log;
 use onesided::{
-    BenchAccessArguments, BenchAtomicsArguments, BenchConsolidateArguments,
+    BenchAccessArguments, BenchAtomicsArguments, BenchConsolidateArguments, BenchDurableArguments,
     BenchHashtableArguments, BenchLogArguments, BenchNumaArguments, BenchVectorArguments,
 };
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
@@ -326,6 +326,8 @@ pub(crate) enum Bench {
     Hashtable(BenchHashtableArguments),
     /// A log in memory that is lent: appends and reads, by mode and batch
     Log(BenchLogArguments),
+    /// A durable log in a folder: commits of one record and of groups, compared with a write and a sync
+    Durable(BenchDurableArguments),
     /// Pieces of a buffer moved to memory that is lent, by each way of vector IO
     Vector(BenchVectorArguments),
     /// Small writes of memory that is lent, collected in a burst buffer, compared with a request for each

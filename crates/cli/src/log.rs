@@ -164,7 +164,7 @@ pub(crate) fn tail(arguments: &LogTail, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print(output: &Output, position: u64, record: &[u8]) {
+pub(crate) fn print(output: &Output, position: u64, record: &[u8]) {
     output.text(record);
     output.text(b"\n");
     let content = std::str::from_utf8(record).map_or(Content::Bytes(record), Content::Text);

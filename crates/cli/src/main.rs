@@ -7,6 +7,7 @@
 
 mod arguments;
 mod channels;
+mod durable_log;
 mod info;
 mod key;
 mod lend;
@@ -22,7 +23,7 @@ use clap::Parser;
 use farside_bench::onesided::{
     access, atomics, consolidate, hashtable, join, log as bench_log, numa, shuffle, vector,
 };
-use farside_bench::{demo, graph, ycsb};
+use farside_bench::{demo, durable, graph, ycsb};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
 use farside_launcher::{agent, node, run, up, worker};
@@ -52,6 +53,15 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Lend(arguments) => lend::run(&arguments.into(), output),
         Command::Log { which: Log::Append(arguments) } => log::append(&arguments.into(), output),
         Command::Log { which: Log::Tail(arguments) } => log::tail(&arguments.into(), output),
+        Command::Log { which: Log::Keep(arguments) } => {
+            durable_log::keep(&arguments.folder, arguments.batch, output)
+        }
+        Command::Log { which: Log::Print(arguments) } => {
+            durable_log::print_all(&arguments.folder, output)
+        }
+        Command::Log { which: Log::Check(arguments) } => {
+            durable_log::check(&arguments.folder, output)
+        }
         Command::Info => info::run(output),
         Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
         Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),
@@ -77,6 +87,7 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
         Bench::Graph(arguments) => graph::run(&arguments.into(), output),
         Bench::Hashtable(arguments) => hashtable::run(&arguments.into(), output),
+        Bench::Durable(arguments) => durable::run(&arguments.into(), output),
         Bench::Log(arguments) => bench_log::run(&arguments.lent.into(), output),
         Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
         Bench::Consolidate(arguments) => consolidate::run(&arguments.lent.into(), output),

@@ -91,6 +91,14 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "bench graph" => ends("--scale 6 --runs 1"),
         "bench hashtable" | "bench log" => ends("--windows 1"),
         "bench vector" | "bench consolidate" => ends("--windows 1"),
+        "bench durable" => ends("--windows 1"),
+        "log keep" => ends(&folder.path(&name())),
+        "log print" | "log check" => {
+            let log = folder.path("durable");
+            let kept = farside(&[]).args(["log", "keep", &log]).stdin(Stdio::null()).output();
+            assert!(kept.unwrap().status.success());
+            ends(&log)
+        }
         "bench access" => ends("--windows 1 --region 1M"),
         "bench shuffle" | "bench join" => ends("--rows 1000 --runs 1"),
         "bench atomics" => ends("--windows 1 --clients 1"),

@@ -26,8 +26,8 @@ farside_base::mutants! {
         LogCutForgotten,
         /// A log that is opened does not compare checksums.
         LogChecksumIgnored,
-        /// A log is trimmed up to what was appended.
-        LogTrimmedEarly,
+        /// A trim frees the segment with the position too.
+        LogTrimmedTooFar,
         /// A log uses its device after a failure.
         LogFailureForgotten,
         /// The second segment of a group is synced alone.

@@ -1,7 +1,7 @@
 //! Logs on files: threads, killed processes, and folders that are damaged, foreign, in use or full.
 
 use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, FileDevice, Medium, RecordTag,
+    DurableLog, DurableLogOptions, DurableRecord, FileDevice, Medium, RecordTag, check,
 };
 use farside::{Error, ErrorCode};
 use farside_testkit::{Process, Random, WATCHDOG, role, say, unique_name};
@@ -92,6 +92,10 @@ fn records_survive_their_process_in_order() {
     }
     assert_eq!(expected.len(), 800);
     assert!(expected.iter().all(|record| record.tag.address == !record.tag.counter));
+    let report = check(&folder.0).unwrap();
+    assert_eq!((report.records, report.end >= expected[799].end), (800, true));
+    assert_eq!((report.behind, report.damaged_below), (0, None));
+    assert_eq!(code(check(Path::new("/"))), ErrorCode::StateForeign);
     // A trim frees whole segments; what is left is read from its beginning.
     let log = folder.open().unwrap();
     let before = fs::read_dir(&folder.0).unwrap().count();

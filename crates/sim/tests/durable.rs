@@ -174,6 +174,44 @@ fn damage_is_found_at_every_bit() {
     assert_eq!((recovered.records, log.reader(0).count()), (12, 12));
 }
 
+/// Damage of any bytes of any segment is an error, or leaves a beginning of the log.
+#[test]
+fn damaged_logs_are_refused_or_a_beginning() {
+    each_seed(
+        "cargo test -p farside-sim --test durable -- damaged_logs_are_refused_or_a_beginning",
+        300,
+        |seed| {
+            let (disk, mut random) = (SimDisk::new(seed), Random::new(seed));
+            let log = DurableLog::on(disk.device(), &options()).map_err(|e| e.to_string())?.0;
+            for number in 0..60 {
+                let payload = vec![number as u8; random.below(200) as usize];
+                let tag = RecordTag { kind: 1, counter: number, address: 0 };
+                let end = log.append(tag, &payload).map_err(|error| error.to_string())?;
+                if random.below(3) == 0 {
+                    log.commit(end, SOON).map_err(|error| error.to_string())?;
+                }
+            }
+            log.close().map_err(|error| error.to_string())?;
+            for _ in 0..1 + random.below(100) {
+                disk.flip(random.below(3) * SEGMENT, random.below(8 * SEGMENT));
+            }
+            match DurableLog::on(disk.device(), &options()) {
+                Err(error) if error.code == ErrorCode::LogDamaged => Ok(()),
+                Err(error) => Err(error.to_string()),
+                Ok((log, recovered)) => {
+                    let read: Result<Vec<_>, _> = log.reader(recovered.begin).collect();
+                    let read = read.map_err(|error| error.to_string())?;
+                    let numbers = read.iter().map(|record| record.tag.counter);
+                    match numbers.eq(0..read.len() as u64) {
+                        true => Ok(()),
+                        false => Err("records are missing or changed".to_owned()),
+                    }
+                }
+            }
+        },
+    );
+}
+
 #[cfg(canary)]
 mod canary {
     use super::run;
@@ -184,7 +222,7 @@ mod canary {
     fn canary_defects_of_a_log_are_found() {
         use NodeMutant::{
             LogChecksumIgnored, LogCutForgotten, LogFailureForgotten, LogFirstSegmentNotSynced,
-            LogNotSynced, LogNotWrittenAgain, LogTrimmedEarly, LogTrusted,
+            LogNotSynced, LogNotWrittenAgain, LogTrimmedTooFar, LogTrusted,
         };
         let mutants = [
             LogChecksumIgnored,
@@ -193,7 +231,7 @@ mod canary {
             LogFirstSegmentNotSynced,
             LogNotSynced,
             LogNotWrittenAgain,
-            LogTrimmedEarly,
+            LogTrimmedTooFar,
             LogTrusted,
         ];
         for mutant in mutants {

@@ -74,7 +74,7 @@ impl Lent {
 }
 
 /// Draws figures, if a file is named: each is a point of the line of that name.
-fn draw<T>(
+pub(crate) fn draw<T>(
     path: Option<&Path>,
     [title, across]: [&str; 2],
     figures: &[T],

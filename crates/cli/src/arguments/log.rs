@@ -5,6 +5,7 @@ use super::values::named;
 use crate::settings::{LogAppend, LogMode, LogTail};
 use clap::{Args, Subcommand};
 use farside_command::units::{bytes, seconds};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
@@ -13,6 +14,36 @@ pub(crate) enum Log {
     Append(LogAppendArguments),
     /// Print the records, oldest first
     Tail(LogTailArguments),
+    /// Append the lines of standard input to a durable log in a folder
+    Keep(LogKeepArguments),
+    /// Print the records of a durable log, oldest first
+    Print(LogFolderArguments),
+    /// Check a durable log: segments, records, damage; changes nothing
+    Check(LogFolderArguments),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  journalctl -f -o cat | farside log keep /var/lib/events
+  seq 1000000 | farside log keep /var/lib/events --batch 64
+
+Each batch is durable before the next line is read: it survives kill -9, and a loss of power if the folder is on a disk
+(farside log check says what the folder promises). Makes the log if the folder has none.")]
+pub(crate) struct LogKeepArguments {
+    /// Folder of the log
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Lines of a batch, which becomes durable by one write and one sync
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) batch: u32,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LogFolderArguments {
+    /// Folder of the log
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Args, Debug)]

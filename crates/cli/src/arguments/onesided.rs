@@ -4,7 +4,7 @@ use super::fabric::FabricArguments;
 use super::values::{named, selected};
 use clap::Args;
 use farside_bench::settings::{
-    BenchAccess, BenchAtomics, BenchHashtable, BenchLent, BenchNuma, NumaPath,
+    BenchAccess, BenchAtomics, BenchDurable, BenchHashtable, BenchLent, BenchNuma, NumaPath,
 };
 use farside_command::units::bytes;
 use std::path::PathBuf;
@@ -196,7 +196,28 @@ fn region(text: &str) -> Result<u64, String> {
     if BYTES.contains(&region) { Ok(region) } else { Err("a region has 64K to 1T".to_owned()) }
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench durable --folder /var/lib/farside     on the disk of that folder
+  farside bench durable --json | jq '.[] | select(.threads > 1)'
+
+Appends records of 64 B to a durable log, one or several to a commit, by turns with pwrite and fdatasync of the same
+bytes (raw); then by several threads that each commit every record, and share writes and syncs (group commit).")]
+pub(crate) struct BenchDurableArguments {
+    /// Folder for the log [default: that of temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Commits per figure
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    windows: u32,
+    /// Draw the figures to this file, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
 convert! {
+    BenchDurableArguments => BenchDurable { folder, windows, plot }
     BenchHashtableArguments => BenchHashtable { lent, hot, theta }
     BenchAccessArguments => BenchAccess { lent, region }
     BenchAtomicsArguments => BenchAtomics { lent, clients }

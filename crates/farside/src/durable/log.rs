@@ -277,14 +277,14 @@ impl DurableLog {
     /// `OutOfBounds` for a position that is not durable yet; `System`: what was freed is freed.
     pub fn trim(&self, below: u64) -> Result<(), Error> {
         let mut state = locked(&self.state);
-        let is_early = canary::mutant!(canary::nodes(), LogTrimmedEarly);
-        if below > state.commit.durable() && !is_early {
+        if below > state.commit.durable() {
             let text = format!("position {below} of {} durable ones", state.commit.durable());
             return Err(Error::with(ErrorCode::OutOfBounds, text));
         }
         while state.current > 0
             && let Some(first) = state.segments.front().copied()
-            && first.end() <= below
+            && (first.end() <= below
+                || canary::mutant!(canary::nodes(), LogTrimmedTooFar) && first.begin < below)
         {
             locked(&self.device).remove(first)?;
             state.segments.pop_front();
@@ -378,7 +378,7 @@ impl DurableLog {
             device.write(one.segment, one.at, &one.bytes)?;
             let is_skipped = canary::mutant!(canary::nodes(), LogNotSynced)
                 || canary::mutant!(canary::nodes(), LogFirstSegmentNotSynced)
-                    && !staged.last().is_some_and(|last| last.segment == one.segment);
+                    && staged.last().is_none_or(|last| last.segment != one.segment);
             if !is_skipped {
                 device.sync(one.segment)?;
             }

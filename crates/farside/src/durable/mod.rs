@@ -10,12 +10,14 @@
 //!
 //! Records have the form of [`record`](crate::record). The machines are in `farside_protocol::persist`.
 
+mod check;
 mod device;
 mod file;
 mod log;
 mod reader;
 mod recovery;
 
+pub use check::{LogReport, check};
 pub use device::{LogDevice, Medium, Promise, Segment};
 pub use file::FileDevice;
 pub use log::{

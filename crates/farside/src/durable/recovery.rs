@@ -135,11 +135,21 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }
 
-/// Finds the end of a log, makes all before it durable, and cuts off what follows it.
-///
-/// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records behind
-/// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
-pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
+/// What reading a log has found.
+pub(super) struct Scan {
+    pub(super) segments: Vec<Segment>,
+    pub(super) begin: u64,
+    pub(super) records: u64,
+    pub(super) payload_bytes: u64,
+    /// The last mark says that the log was durable up to here.
+    marked: u64,
+    /// Headers behind the end.
+    pub(super) behind: Vec<(Segment, u64)>,
+    pub(super) tail: LogTail,
+}
+
+/// Reads a log and changes nothing.
+pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
     let segments = device.segments()?;
     let begin = segments.first().map_or(0, |first| first.begin);
     if let Some(pair) = segments.windows(2).find(|pair| pair[0].end() != pair[1].begin) {
@@ -147,7 +157,8 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
         return Err(Error::with(ErrorCode::LogDamaged, text));
     }
     let mut reader = SegmentReader::new(device.log_id());
-    let (mut scan, mut records, mut marked) = (TailScan::new(begin), 0, begin);
+    let (mut scan, mut marked) = (TailScan::new(begin), begin);
+    let (mut records, mut payload_bytes) = (0, 0);
     for segment in &segments {
         while scan.at() < segment.end()
             && let Some((header, _)) = reader.record(device, *segment, scan.at())?
@@ -158,7 +169,10 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
                     marked = marked.max(header.counter);
                 }
                 SEGMENT_END => {}
-                _ => records += 1,
+                _ => {
+                    records += 1;
+                    payload_bytes += u64::from(header.bytes);
+                }
             }
             scan.record(end_of(&header, *segment));
         }
@@ -171,7 +185,17 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
         let from = stop.max(segment.begin);
         scan.mark(reader.headers(device, *segment, from, &mut behind)?);
     }
-    let end = match scan.tail() {
+    let tail = scan.tail();
+    Ok(Scan { segments, begin, records, payload_bytes, marked, behind, tail })
+}
+
+/// Finds the end of a log, makes all before it durable, and cuts off what follows it.
+///
+/// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records behind
+/// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
+pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
+    let Scan { segments, begin, records, marked, mut behind, tail, .. } = scan(device)?;
+    let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
             let text = format!("no record at position {at}; the log was durable up to {durable}");
