@@ -24,6 +24,8 @@ farside_base::mutants! {
         LogTrusted,
         /// A log that is opened leaves the records behind its end.
         LogCutForgotten,
+        /// A log that is opened takes damage for records that were cut off.
+        LogDamageCutOff,
         /// A log that is opened does not compare checksums.
         LogChecksumIgnored,
         /// A trim frees the segment with the position too.

@@ -16,9 +16,9 @@ const SOON: Duration = Duration::from_secs(60);
 struct Oracle {
     /// Records in order, with their ends: number and payload.
     records: Vec<(u64, Vec<u8>, u64)>,
-    /// So many of them were committed.
+    /// The number of those that were committed.
     committed: usize,
-    /// So many of them may have been trimmed.
+    /// The number of those that may have been trimmed.
     trimmed: usize,
     next: u64,
 }
@@ -57,7 +57,7 @@ fn check(log: &DurableLog, begin: u64, oracle: &mut Oracle) -> Result<(), String
     Ok(())
 }
 
-/// Uses an open log until an error or by so many calls. Returns whether it was closed.
+/// Uses an open log for some calls, or until an error. Returns whether it was closed.
 fn live(log: DurableLog, oracle: &mut Oracle, random: &mut Random) -> Result<bool, String> {
     for _ in 0..random.below(60) {
         let kind = random.below(20);
@@ -149,6 +149,10 @@ fn committed_records_survive_any_end() {
 /// was cut off.
 #[test]
 fn damage_is_found_at_every_bit() {
+    damage().unwrap();
+}
+
+fn damage() -> Result<(), String> {
     let disk = SimDisk::new(1);
     let (log, _) = DurableLog::on(disk.device(), &options()).unwrap();
     let mut ends = Vec::new();
@@ -166,12 +170,15 @@ fn damage_is_found_at_every_bit() {
     for bit in (0..8 * ends[11]).filter(|bit| !is_padding(*bit)) {
         disk.flip(0, bit);
         let opened = DurableLog::on(disk.device(), &options());
-        let error = opened.map(|(log, _)| log.watermarks()).expect_err(&format!("bit {bit}"));
-        assert_eq!(error.code, ErrorCode::LogDamaged, "bit {bit}");
+        match opened {
+            Err(error) if error.code == ErrorCode::LogDamaged => {}
+            opened => return Err(format!("bit {bit}: {opened:?}")),
+        }
         disk.flip(0, bit);
     }
     let (log, recovered) = DurableLog::on(disk.device(), &options()).unwrap();
     assert_eq!((recovered.records, log.reader(0).count()), (12, 12));
+    Ok(())
 }
 
 /// Damage of any bytes of any segment is an error, or leaves a beginning of the log.
@@ -214,7 +221,7 @@ fn damaged_logs_are_refused_or_a_beginning() {
 
 #[cfg(canary)]
 mod canary {
-    use super::run;
+    use super::{damage, run};
     use farside::canary::{NodeMutant, plant};
 
     /// Each defect of a log is found within a few hundred seeds.
@@ -240,5 +247,9 @@ mod canary {
             plant(None);
             assert!(found.is_some(), "{mutant:?} is not found");
         }
+        plant(Some(NodeMutant::LogDamageCutOff));
+        let found = damage();
+        plant(None);
+        assert!(found.is_err());
     }
 }

@@ -211,7 +211,7 @@ pub(super) fn request_within_its_call_has_its_effect_and_no_completion(subject: 
     let (before, bytes) = ([scene.nodes[0].slice(0, 64)], [scene.nodes[0].slice(64, 64)]);
     let mut last = Vec::new();
     for round in 0..20 {
-        // After what was posted before, whose completions nobody has polled.
+        // After what was posted before, whose completions were not polled.
         let (posted, data) = (pattern(2 * round, 64), pattern(2 * round + 1, 64));
         scene.nodes[0].put(0, &posted);
         scene.nodes[0].put(64, &data);

@@ -2,8 +2,8 @@
 
 use super::device::{LogDevice, Promise, Segment};
 use super::file::FileDevice;
-use super::reader::DurableReader;
 use super::recovery::{Recovered, recover};
+use super::tag::{MARK, RECORD_KIND_MAX, RecordTag, SEGMENT_END};
 use crate::canary;
 use crate::mutex::locked;
 use crate::record::{RECORD_BYTES_MAX, RECORD_GRANULE, RecordHeader};
@@ -15,11 +15,6 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Kinds of records of the log itself: how far it was durable when a group was written; the rest of a segment is unused.
-pub(super) const MARK: u8 = 255;
-pub(super) const SEGMENT_END: u8 = 254;
-/// The largest kind of a record of a program.
-pub const RECORD_KIND_MAX: u8 = 253;
 /// The smallest segment, so that one has room for several records.
 const SEGMENT_BYTES_MIN: u64 = 4096;
 /// Bytes that wait to be written, above which an append writes them itself.
@@ -41,17 +36,6 @@ impl Default for DurableLogOptions {
     fn default() -> Self {
         Self { segment_bytes: 64 << 20, bytes_max: 4 << 30 }
     }
-}
-
-/// What a record of a [`DurableLog`] is, for its program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RecordTag {
-    /// 1 to [`RECORD_KIND_MAX`].
-    pub kind: u8,
-    /// Any number.
-    pub counter: u64,
-    /// Any number.
-    pub address: u64,
 }
 
 /// Positions of a log. Each is at most the next.
@@ -79,7 +63,7 @@ pub struct DurableLogStats {
 }
 
 /// Bytes to be written to one segment.
-struct Staged {
+struct StagedBytes {
     segment: Segment,
     at: u64,
     bytes: Vec<u8>,
@@ -87,7 +71,7 @@ struct Staged {
 
 struct LogState {
     commit: GroupCommit,
-    staged: Vec<Staged>,
+    staged: Vec<StagedBytes>,
     staged_bytes: usize,
     /// Those that exist. The end of what was appended is in the one at `current`.
     segments: VecDeque<Segment>,
@@ -139,7 +123,7 @@ pub struct DurableLog {
     /// Taken behind `state` or alone, never before it.
     device: Mutex<Box<dyn LogDevice>>,
     promise: Promise,
-    id: u64,
+    pub(super) id: u64,
     options: DurableLogOptions,
 }
 
@@ -256,11 +240,6 @@ impl DurableLog {
         self.commit_staged(state, upto, until).map(drop)
     }
 
-    /// Returns a reader of the records from a position on, which is the beginning of a record or of the log.
-    pub const fn reader(&self, from: u64) -> DurableReader<'_> {
-        DurableReader::new(self, from, self.id)
-    }
-
     /// The end of what is durable, and the segments.
     pub(super) fn durable_segments(&self) -> (u64, Vec<Segment>) {
         let state = locked(&self.state);
@@ -293,7 +272,7 @@ impl DurableLog {
         Ok(())
     }
 
-    /// Makes all durable and marks the end, so that damage of the last records is told from an append that was cut off.
+    /// Makes all durable and marks the end, so that damage of the last records can be told from an append that was cut off.
     /// A log that is dropped is committed no further.
     ///
     /// # Errors
@@ -371,7 +350,7 @@ impl DurableLog {
         state
     }
 
-    fn write(&self, staged: &[Staged]) -> Result<u64, Error> {
+    fn write(&self, staged: &[StagedBytes]) -> Result<u64, Error> {
         let mut device = locked(&self.device);
         let mut bytes = 0;
         for one in staged.iter().filter(|one| !one.bytes.is_empty()) {
@@ -411,7 +390,7 @@ impl DurableLog {
         match state.staged.last_mut() {
             Some(last) if last.bytes.is_empty() => (last.segment, last.at) = (segment, at),
             Some(last) if last.segment == segment => {}
-            _ => state.staged.push(Staged { segment, at, bytes: Vec::new() }),
+            _ => state.staged.push(StagedBytes { segment, at, bytes: Vec::new() }),
         }
         if let Some(last) = state.staged.last_mut() {
             last.bytes.extend_from_slice(&header);

@@ -16,12 +16,12 @@ mod file;
 mod log;
 mod reader;
 mod recovery;
+mod tag;
 
 pub use check::{LogReport, check};
 pub use device::{LogDevice, Medium, Promise, Segment};
 pub use file::FileDevice;
-pub use log::{
-    DurableLog, DurableLogOptions, DurableLogStats, RECORD_KIND_MAX, RecordTag, Watermarks,
-};
+pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
+pub use tag::{RECORD_KIND_MAX, RecordTag};

@@ -1,8 +1,9 @@
 //! Reading a log that is open.
 
 use super::device::Segment;
-use super::log::{DurableLog, RECORD_KIND_MAX, RecordTag};
+use super::log::DurableLog;
 use super::recovery::{SegmentReader, end_of};
+use super::tag::{RECORD_KIND_MAX, RecordTag};
 use crate::record::RecordHeader;
 use crate::{Error, ErrorCode};
 
@@ -35,12 +36,21 @@ pub struct DurableReader<'a> {
     is_over: bool,
 }
 
-impl<'a> DurableReader<'a> {
-    pub(super) const fn new(log: &'a DurableLog, at: u64, id: u64) -> Self {
-        let reader = SegmentReader::new(id);
-        Self { log, at, durable: at, segments: Vec::new(), reader, is_over: false }
+impl DurableLog {
+    /// Returns a reader of the records from a position on, which is the beginning of a record or of the log.
+    pub const fn reader(&self, from: u64) -> DurableReader<'_> {
+        DurableReader {
+            log: self,
+            at: from,
+            durable: from,
+            segments: Vec::new(),
+            reader: SegmentReader::new(self.id),
+            is_over: false,
+        }
     }
+}
 
+impl DurableReader<'_> {
     /// Returns the position of the next record.
     pub const fn position(&self) -> u64 {
         self.at

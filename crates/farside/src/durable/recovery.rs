@@ -1,7 +1,7 @@
 //! Reading a log back: where it ends, and what is cut off.
 
 use super::device::{LogDevice, Segment};
-use super::log::{MARK, SEGMENT_END};
+use super::tag::{MARK, SEGMENT_END};
 use crate::canary;
 use crate::record::{RECORD_GRANULE, RecordHeader};
 use crate::{Error, ErrorCode};
@@ -185,7 +185,10 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
         let from = stop.max(segment.begin);
         scan.mark(reader.headers(device, *segment, from, &mut behind)?);
     }
-    let tail = scan.tail();
+    let tail = match canary::mutant!(canary::nodes(), LogDamageCutOff) {
+        true => LogTail::End(stop),
+        false => scan.tail(),
+    };
     Ok(Scan { segments, begin, records, payload_bytes, marked, behind, tail })
 }
 

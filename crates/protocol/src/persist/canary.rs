@@ -11,7 +11,5 @@ farside_base::mutants! {
         AllAppendedDurable,
         /// Two callers write at the same time.
         TwoLeaders,
-        /// Damage is taken for records that were cut off.
-        DamageCutOff,
     }
 }

@@ -6,9 +6,6 @@
 //!
 //! *Limit*: damage of the last group of a log that was not closed cannot be told from a group that was torn.
 
-use super::canary::{PersistMutant, mutant};
-use farside_base::Planted;
-
 /// The end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LogTail {
@@ -28,20 +25,12 @@ pub enum LogTail {
 pub struct TailScan {
     at: u64,
     durable: u64,
-    mutant: Planted<PersistMutant>,
 }
 
 impl TailScan {
     /// Begins at the first position of the log.
     pub const fn new(begin: u64) -> Self {
-        Self { at: begin, durable: begin, mutant: Planted::NONE }
-    }
-
-    /// The same with a defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: PersistMutant) -> Self {
-        self.mutant = Planted::new(mutant);
-        self
+        Self { at: begin, durable: begin }
     }
 
     /// The position to be read.
@@ -60,8 +49,8 @@ impl TailScan {
     }
 
     /// The end of the log, once all marks behind it were found.
-    pub fn tail(&self) -> LogTail {
-        if self.durable > self.at && !mutant!(self, DamageCutOff) {
+    pub const fn tail(&self) -> LogTail {
+        if self.durable > self.at {
             return LogTail::Damaged { at: self.at, durable: self.durable };
         }
         LogTail::End(self.at)

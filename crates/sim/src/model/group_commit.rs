@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_to_be_durable_is_kept() {
+    fn reported_positions_are_kept() {
         explore(&Committers::new(3, 2, 1, |commit| commit), 5_202);
         explore(&Committers::new(4, 1, 2, |commit| commit), 6_980);
     }
