@@ -34,8 +34,18 @@ pub struct FileDevice {
     medium: Medium,
     /// The segment that was used last.
     open: Option<(Segment, File)>,
-    /// Held as long as the device lives.
-    _lock: File,
+    _lock: FolderLock,
+}
+
+/// Excludes other users of a folder.
+#[derive(Debug)]
+struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // A child that has not executed its program yet has the descriptor too.
+        let _ = self.0.unlock();
+    }
 }
 
 impl FileDevice {
@@ -57,8 +67,9 @@ impl FileDevice {
             }
             Err(TryLockError::Error(error)) => return Err(failed("lock", &lock, &error)),
         }
-        let id = identity(folder)?;
-        Ok(Self { folder: folder.to_owned(), id, medium: medium(folder)?, open: None, _lock: file })
+        let lock = FolderLock(file);
+        let (id, medium) = (identity(folder)?, medium(folder)?);
+        Ok(Self { folder: folder.to_owned(), id, medium, open: None, _lock: lock })
     }
 
     fn path(&self, begin: u64) -> PathBuf {
