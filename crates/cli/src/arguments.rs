@@ -130,8 +130,13 @@ pub(crate) enum Command {
     #[command(after_help = "\
 Examples:
   farside info
-  farside info --json | jq .clusters")]
-    Info,
+  farside info --json | jq .clusters
+  farside info --folder /var/lib/farside              what a durable log there would promise")]
+    Info {
+        /// Say what a durable log in this folder promises; also for others [default: this folder and that of temporary files]
+        #[arg(long, value_name = "FOLDER")]
+        folder: Vec<PathBuf>,
+    },
     /// Check the limits and settings of this machine
     Doctor(DoctorArguments),
     /// Create the secret key that the hosts of a cluster share

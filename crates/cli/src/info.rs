@@ -1,6 +1,7 @@
 //! `farside info`: prints the fabrics with their capabilities, the default fabric and why, and the clusters running on
 //! this machine.
 
+use farside::durable::{self, Promise};
 use farside_base::{Capabilities, FlushScope};
 use farside_command::fabrics::{self, Found};
 use farside_command::failure::Failure;
@@ -8,6 +9,7 @@ use farside_command::output::{Output, bytes};
 use farside_command::rdma;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A cluster with nodes on this machine.
@@ -26,7 +28,11 @@ struct Running {
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Prints fabrics and running clusters.
-pub(crate) fn run(output: Output) -> Result<(), Failure> {
+pub(crate) fn run(mut folders: Vec<PathBuf>, output: Output) -> Result<(), Failure> {
+    if folders.is_empty() {
+        folders = vec![PathBuf::from("."), std::env::temp_dir()];
+    }
+    let promises: Vec<_> = folders.iter().map(|folder| durable::promise_of(folder)).collect();
     let found = fabrics::all();
     // An unusable folder of names is reported below, with a remedy.
     let names = farside_fabric_shm::listening();
@@ -41,6 +47,7 @@ pub(crate) fn run(output: Output) -> Result<(), Failure> {
         "reason": reason,
         "clusters": running,
         "clusters_unknown": unknown,
+        "durable": folders.iter().zip(&promises).map(durable_value).collect::<Vec<_>>(),
     }));
     for fabric in &found {
         output.line(fabric_text(fabric));
@@ -54,7 +61,26 @@ pub(crate) fn run(output: Output) -> Result<(), Failure> {
     for one in &running {
         output.line(one.text());
     }
+    for (folder, promise) in folders.iter().zip(&promises) {
+        let promise = match promise {
+            Ok(promise) => promise.to_string(),
+            Err(error) => format!("not known: {error}"),
+        };
+        output.line(format!("durable log in {}: {promise}", folder.display()));
+    }
     Ok(())
+}
+
+fn durable_value((folder, promise): (&PathBuf, &Result<Promise, farside::Error>)) -> Value {
+    match promise {
+        Ok(promise) => json!({
+            "folder": folder,
+            "medium": format!("{:?}", promise.medium),
+            "survives_process": promise.survives_process,
+            "survives_power": promise.survives_power,
+        }),
+        Err(error) => json!({ "folder": folder, "error": error.to_string() }),
+    }
 }
 
 impl Running {

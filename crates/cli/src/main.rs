@@ -62,7 +62,7 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Log { which: Log::Check(arguments) } => {
             durable_log::check(&arguments.folder, output)
         }
-        Command::Info => info::run(output),
+        Command::Info { folder } => info::run(folder, output),
         Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
         Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),
         Command::Reproduce(arguments) => match arguments.paper {

@@ -94,8 +94,9 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "bench durable" => ends("--windows 1"),
         "log keep" => ends(&folder.path(&name())),
         "log print" | "log check" => {
-            let log = folder.path("durable");
-            let kept = farside(&[]).args(["log", "keep", &log]).stdin(Stdio::null()).output();
+            let (log, line) = (folder.path(&name()), folder.file("line", b"a record\n"));
+            let line = std::fs::File::open(line).unwrap();
+            let kept = farside(&[]).args(["log", "keep", &log]).stdin(line).output();
             assert!(kept.unwrap().status.success());
             ends(&log)
         }

@@ -17,9 +17,9 @@ pub(crate) enum Log {
     /// Append the lines of standard input to a durable log in a folder
     Keep(LogKeepArguments),
     /// Print the records of a durable log, oldest first
-    Print(LogFolderArguments),
+    Print(LogPrintArguments),
     /// Check a durable log: segments, records, damage; changes nothing
-    Check(LogFolderArguments),
+    Check(LogCheckArguments),
 }
 
 #[derive(Args, Debug)]
@@ -40,7 +40,26 @@ pub(crate) struct LogKeepArguments {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LogFolderArguments {
+#[command(after_help = "\
+Examples:
+  farside log print /var/lib/events
+  farside log print /var/lib/events --json | jq .text
+
+Each record is a line. With --json each is an object with its position. What no append had committed is cut off first.")]
+pub(crate) struct LogPrintArguments {
+    /// Folder of the log
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside log check /var/lib/events
+  farside log check /var/lib/events --json | jq .damaged_below
+
+Fails if the log is damaged where it was durable, or if a process uses it.")]
+pub(crate) struct LogCheckArguments {
     /// Folder of the log
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,

@@ -320,6 +320,14 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::with(ErrorCode::System, format!("cannot {what} {}: {error}", path.display()))
 }
 
+/// Returns what a log in an existing folder promises. Changes nothing.
+///
+/// # Errors
+/// `System` if the folder cannot be inspected.
+pub fn promise_of(folder: &Path) -> Result<Promise, Error> {
+    medium(folder).map(Promise::of)
+}
+
 /// The medium of a folder.
 #[cfg(target_os = "linux")]
 fn medium(folder: &Path) -> Result<Medium, Error> {

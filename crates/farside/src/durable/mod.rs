@@ -20,7 +20,7 @@ mod tag;
 
 pub use check::{LogReport, check};
 pub use device::{LogDevice, Medium, Promise, Segment};
-pub use file::FileDevice;
+pub use file::{FileDevice, promise_of};
 pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;

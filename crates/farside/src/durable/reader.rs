@@ -93,7 +93,15 @@ impl Iterator for DurableReader<'_> {
         if self.is_over {
             return None;
         }
-        let next = self.read().transpose();
+        let at = self.at;
+        let next = match self.read() {
+            // Its segment may have been trimmed meanwhile.
+            Err(_) if at < self.log.watermarks().begin => {
+                let text = format!("position {at} was trimmed");
+                Some(Err(Error::with(ErrorCode::OutOfBounds, text)))
+            }
+            next => next.transpose(),
+        };
         self.is_over = matches!(next, Some(Err(_)));
         next
     }
