@@ -9,6 +9,8 @@ use std::fmt;
 pub enum Medium {
     /// Memory of this process.
     Memory,
+    /// Memory of other processes, a copy in each.
+    Replicas,
     /// A file system in memory (tmpfs).
     MemoryFile,
     /// A file on a disk of this machine, as its file system and the disk report it.
@@ -42,12 +44,16 @@ impl fmt::Display for Promise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let medium = match self.medium {
             Medium::Memory => "memory of this process",
+            Medium::Replicas => "memory of other processes, a copy in each",
             Medium::MemoryFile => "a file system in memory",
             Medium::File => "a file on a disk, if the disk keeps what it reports as written",
             Medium::NetworkFile => "a file of another machine, as far as that one keeps it",
         };
         let survives = match (self.survives_process, self.survives_power) {
             (_, true) => "survives the process and a loss of power",
+            (true, false) if self.medium == Medium::Replicas => {
+                "survives this process and all but one of those; lost with their power"
+            }
             (true, false) => "survives the process; lost with the power",
             (false, false) => "lost with the process",
         };
@@ -110,6 +116,14 @@ pub trait LogDevice: Send {
     /// # Errors
     /// `System`; `LogTruncated` if the segment is shorter than when it was created.
     fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error>;
+
+    /// Makes all copies equal from a position on, if there are several. A log calls it once, before it is open.
+    ///
+    /// # Errors
+    /// `DeviceFailed`.
+    fn settle(&mut self, _from: u64) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Removes a segment.
     ///

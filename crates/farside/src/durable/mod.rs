@@ -7,6 +7,7 @@
 //! | [`FileDevice`] on a disk | survives the process and a loss of power, as far as the disk keeps what it reports |
 //! | [`FileDevice`] on a file system in memory | survives the process; lost with the power |
 //! | [`FileDevice`] on a network file system | as far as the other machine keeps it |
+//! | [`ReplicatedDevice`] | survives the process, and all but one of those that lend the memory; lost with their power |
 //!
 //! Records have the form of [`record`](crate::record). The machines are in `farside_protocol::persist`.
 
@@ -16,6 +17,7 @@ mod file;
 mod log;
 mod reader;
 mod recovery;
+mod replicas;
 mod tag;
 
 pub use check::{LogReport, check};
@@ -24,4 +26,5 @@ pub use file::{FileDevice, promise_of};
 pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
+pub use replicas::{ReplicaOptions, ReplicatedDevice};
 pub use tag::{RECORD_KIND_MAX, RecordTag};

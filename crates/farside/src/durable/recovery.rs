@@ -216,6 +216,9 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
     for segment in segments.iter().filter(|one| behind.iter().any(|(its, _)| its == *one)) {
         device.sync(*segment)?;
     }
+    if !canary::mutant!(canary::nodes(), LogCopiesDiffer) {
+        device.settle(marked)?;
+    }
     Ok(Recovered { begin, end, records, cut, segments })
 }
 

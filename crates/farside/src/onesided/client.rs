@@ -29,6 +29,7 @@ pub struct RemoteMemory {
     bytes: u64,
     access: Access,
     socket: Option<u16>,
+    is_exclusive: bool,
 }
 
 impl RemoteMemory {
@@ -40,6 +41,11 @@ impl RemoteMemory {
     /// Returns what the server permits.
     pub const fn access(&self) -> Access {
         self.access
+    }
+
+    /// Returns whether the server lends it to this client alone ([`LendOptions::exclusive`](super::LendOptions::exclusive)).
+    pub const fn is_exclusive(&self) -> bool {
+        self.is_exclusive
     }
 
     /// Returns the number of the socket of the server's machine next to which it is, if the server has named one
@@ -203,12 +209,13 @@ impl MemoryClient {
     fn poll_open(&mut self, number: u32) -> Result<Option<RemoteMemory>, Error> {
         self.engine.poll_once();
         let reply = self.engine.opened(number)?;
-        Ok(reply.map(|LendReply { token, socket, .. }| RemoteMemory {
+        Ok(reply.map(|LendReply { token, socket, is_exclusive, .. }| RemoteMemory {
             client: self.number,
             number,
             bytes: token.bytes,
             access: token.access,
             socket,
+            is_exclusive,
         }))
     }
 

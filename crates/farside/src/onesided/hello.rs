@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! hello   "FSMS" | version | zeros, 3 bytes | connection, 8 bytes
-//! reply   incarnation of the server, 8 bytes | region token | socket of the memory + 1, 2 bytes: 0 if it is on none
+//! reply   incarnation of the server, 8 bytes | region token | socket of the memory + 1, 2 bytes: 0 if it is on none |
+//!         1 if it serves one client at a time, else 0
 //! refusal as that of a channel ([`Refusal`](crate::refusal::Refusal))
 //! ```
 
@@ -10,7 +11,7 @@ use farside_base::RegionToken;
 
 const MAGIC: [u8; 4] = *b"FSMS";
 /// Incremented with every change of this handshake.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The hello of a client: the random number of the connection, by which the server ends an earlier one of this number.
 pub(super) fn encode_hello(connection: u64) -> [u8; 16] {
@@ -49,15 +50,18 @@ pub(super) struct LendReply {
     pub(super) token: RegionToken,
     /// The socket of the server's machine next to which the memory is.
     pub(super) socket: Option<u16>,
+    /// Whether it serves one client at a time.
+    pub(super) is_exclusive: bool,
 }
 
 impl LendReply {
-    pub(super) fn encode(&self) -> [u8; 10 + RegionToken::ENCODED] {
-        let mut out = [0; 10 + RegionToken::ENCODED];
+    pub(super) fn encode(&self) -> [u8; 11 + RegionToken::ENCODED] {
+        let mut out = [0; 11 + RegionToken::ENCODED];
         let socket = self.socket.map_or(0, |socket| socket.saturating_add(1));
         out[..8].copy_from_slice(&self.incarnation.to_le_bytes());
         out[8..8 + RegionToken::ENCODED].copy_from_slice(&self.token.encode());
-        out[8 + RegionToken::ENCODED..].copy_from_slice(&socket.to_le_bytes());
+        out[8 + RegionToken::ENCODED..][..2].copy_from_slice(&socket.to_le_bytes());
+        out[10 + RegionToken::ENCODED] = u8::from(self.is_exclusive);
         out
     }
 
@@ -65,8 +69,10 @@ impl LendReply {
         let (incarnation, rest) = bytes.split_first_chunk()?;
         let (token, socket) = rest.split_first_chunk()?;
         let token = RegionToken::decode(token)?;
-        let socket = u16::from_le_bytes(socket.try_into().ok()?).checked_sub(1);
-        Some(Self { incarnation: u64::from_le_bytes(*incarnation), token, socket })
+        let [low, high, exclusive @ (0 | 1)] = *socket else { return None };
+        let socket = u16::from_le_bytes([low, high]).checked_sub(1);
+        let (incarnation, is_exclusive) = (u64::from_le_bytes(*incarnation), exclusive == 1);
+        Some(Self { incarnation, token, socket, is_exclusive })
     }
 }
 
@@ -85,7 +91,7 @@ mod tests {
             access: Access::READ.with(Access::ATOMIC),
         };
         for socket in [None, Some(0), Some(300)] {
-            let reply = LendReply { incarnation: 7, token, socket };
+            let reply = LendReply { incarnation: 7, token, socket, is_exclusive: socket.is_none() };
             assert_eq!(LendReply::decode(&reply.encode()), Some(reply));
             assert_eq!(LendReply::decode(&reply.encode()[1..]), None);
         }

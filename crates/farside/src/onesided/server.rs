@@ -33,13 +33,17 @@ pub struct LendOptions {
     pub clients_max: usize,
     /// The socket next to which the memory is and where the server's thread runs; none by default.
     pub socket: Option<CpuSocket>,
+    /// Whether one client at a time uses the memory: another one is refused until no request of the one before can reach
+    /// it any more; false by default. Replicas of a durable log need it.
+    pub exclusive: bool,
 }
 
-setters!(LendOptions { access: Access, kind: RegionKind, clients_max: usize, socket: Option<CpuSocket> });
+setters!(LendOptions { access: Access, kind: RegionKind, clients_max: usize, socket: Option<CpuSocket>, exclusive: bool });
 
 impl Default for LendOptions {
     fn default() -> Self {
-        Self { access: Access::ALL, kind: RegionKind::Memory, clients_max: 1024, socket: None }
+        let (access, kind) = (Access::ALL, RegionKind::Memory);
+        Self { access, kind, clients_max: 1024, socket: None, exclusive: false }
     }
 }
 
@@ -122,7 +126,7 @@ impl MemoryServer {
         let mut acceptor = Acceptor {
             port,
             queue,
-            reply: LendReply { incarnation, token, socket },
+            reply: LendReply { incarnation, token, socket, is_exclusive: options.exclusive },
             clients_max: options.clients_max,
             links: BTreeMap::new(),
             closed: Vec::new(),
@@ -275,6 +279,10 @@ impl Acceptor {
         self.closed.retain(|(_, link)| port.may_land(*link));
         if self.closed.iter().any(|(other, _)| *other == client) {
             let text = "a request of the earlier connection is not over yet";
+            return self.refuse(link, &Refusal::Full(text.to_owned()));
+        }
+        if self.reply.is_exclusive && !(self.links.is_empty() && self.closed.is_empty()) {
+            let text = "the memory is lent to one client at a time, and another has it";
             return self.refuse(link, &Refusal::Full(text.to_owned()));
         }
         if self.links.len() >= self.clients_max {

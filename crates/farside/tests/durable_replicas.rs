@@ -1,0 +1,285 @@
+//! Logs whose copies are in memory of other processes: openings, lost copies, writers that are killed.
+
+mod fabrics;
+mod lent;
+#[path = "hosts/proxy.rs"]
+mod proxy;
+
+use fabrics::Make;
+use farside::durable::{
+    DurableLog, DurableLogOptions, DurableRecord, Medium, RecordTag, ReplicaOptions,
+    ReplicatedDevice,
+};
+use farside::onesided::{LendOptions, MemoryServer};
+use farside::{Error, ErrorCode};
+use farside_testkit::{Process, Random, WATCHDOG, await_parent, role, say, unique_name};
+use lent::{code, process_fabric};
+use std::time::Duration;
+
+const BYTES: u64 = 1 << 20;
+const SEGMENT: u64 = 64 << 10;
+
+farside_testkit::on_each_fabric! { mem shm tcp => (
+    records_survive_their_writer
+    second_writer_is_refused
+    lost_copy_fails_the_log_and_the_others_go_on
+    copies_that_were_missing_are_made_equal
+    memory_of_others_is_refused
+) with crate::fabrics::named }
+
+fn lend(make: &Make, exclusive: bool) -> MemoryServer {
+    let options = LendOptions::default().exclusive(exclusive);
+    MemoryServer::lend(&make(), &unique_name("replica"), BYTES, &options).unwrap()
+}
+
+fn servers(make: &Make, count: usize) -> Vec<MemoryServer> {
+    (0..count).map(|_| lend(make, true)).collect()
+}
+
+fn open(make: &Make, servers: &[MemoryServer], least: Option<usize>) -> Result<DurableLog, Error> {
+    let addresses: Vec<&str> = servers.iter().map(MemoryServer::address).collect();
+    open_at(&make(), &addresses, least)
+}
+
+fn open_at(
+    fabric: &std::sync::Arc<dyn farside::fabrics::Fabric>,
+    addresses: &[&str],
+    least: Option<usize>,
+) -> Result<DurableLog, Error> {
+    let options = ReplicaOptions::default().copies_min(least).timeout(Duration::from_secs(20));
+    // The server may not have seen the end of the writer before.
+    let device = loop {
+        match ReplicatedDevice::open(fabric, addresses, &options) {
+            Err(error) if error.code == ErrorCode::StateInUse && least != Some(0) => {
+                std::thread::yield_now();
+            }
+            device => break device?,
+        }
+    };
+    let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+    DurableLog::on(Box::new(device), &options).map(|(log, _)| log)
+}
+
+fn tag(counter: u64) -> RecordTag {
+    RecordTag { kind: 1, counter, address: 0 }
+}
+
+/// Appends records of the next numbers, and commits them.
+fn append(log: &DurableLog, numbers: std::ops::Range<u64>) -> Result<(), Error> {
+    let mut end = 0;
+    for number in numbers {
+        end = log.append(tag(number), &[number as u8; 300])?;
+    }
+    log.commit(end, WATCHDOG)
+}
+
+fn records(log: &DurableLog) -> Vec<DurableRecord> {
+    log.reader(log.watermarks().begin).collect::<Result<_, _>>().unwrap()
+}
+
+fn numbers(log: &DurableLog) -> Vec<u64> {
+    records(log).iter().map(|record| record.tag.counter).collect()
+}
+
+/// Whether both memories have the same bytes behind their tables.
+fn are_equal(servers: &[MemoryServer]) -> bool {
+    let bytes = |server: &MemoryServer| {
+        let mut bytes = vec![0; (BYTES - (64 << 10)) as usize];
+        server.read(64 << 10, &mut bytes).unwrap();
+        bytes
+    };
+    servers.windows(2).all(|two| bytes(&two[0]) == bytes(&two[1]))
+}
+
+fn records_survive_their_writer(make: &Make) {
+    let servers = servers(make, 2);
+    for round in 0..4 {
+        let log = open(make, &servers, None).unwrap();
+        assert_eq!(log.promise().medium, Medium::Replicas);
+        assert!(numbers(&log).into_iter().eq(0..round * 300));
+        append(&log, round * 300..(round + 1) * 300).unwrap();
+        let end = log.watermarks().durable;
+        assert_eq!(log.watermarks().appended, end);
+        assert!(are_equal(&servers));
+        log.append(tag(9999), b"never committed").unwrap();
+    }
+    let log = open(make, &servers, None).unwrap();
+    let all = records(&log);
+    assert_eq!(all.len(), 1200);
+    // Trimmed slots are used again.
+    for round in 0..8 {
+        log.trim(log.watermarks().durable).unwrap();
+        append(&log, 1200 + round * 400..1600 + round * 400).unwrap();
+    }
+    let left = records(&log);
+    assert!(left.len() >= 400 && left.last().unwrap().tag.counter == 4399);
+    drop(log);
+    assert_eq!(records(&open(make, &servers, None).unwrap()), left);
+    // Without a trim it is full at last, and loses nothing.
+    let log = open(make, &servers, None).unwrap();
+    let error = (0..).find_map(|round| append(&log, round..round + 1).err()).unwrap();
+    assert_eq!(error.code, ErrorCode::LogFull, "{error}");
+    log.trim(log.watermarks().durable).unwrap();
+    append(&log, 0..1).unwrap();
+}
+
+fn second_writer_is_refused(make: &Make) {
+    let servers = servers(make, 2);
+    let log = open(make, &servers, None).unwrap();
+    append(&log, 0..3).unwrap();
+    // The order of the addresses does not matter, nor that one is enough.
+    for addresses in [[0, 1], [1, 0]] {
+        let addresses = addresses.map(|at| servers[at].address());
+        assert_eq!(code(open_at(&make(), &addresses, Some(0))), ErrorCode::StateInUse);
+        assert_eq!(code(open_at(&make(), &addresses[..1], Some(0))), ErrorCode::StateInUse);
+    }
+    append(&log, 3..6).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..6));
+}
+
+fn lost_copy_fails_the_log_and_the_others_go_on(make: &Make) {
+    let mut servers = servers(make, 3);
+    let log = open(make, &servers, None).unwrap();
+    append(&log, 0..100).unwrap();
+    let lost = servers.remove(1);
+    let address = lost.address().to_owned();
+    drop(lost);
+    let error = append(&log, 100..101).unwrap_err();
+    assert_eq!(error.code, ErrorCode::DeviceFailed, "{error}");
+    assert!(error.detail.contains(&address), "{error}");
+    assert_eq!(code(log.append(tag(0), b"x")), ErrorCode::DeviceFailed);
+    drop(log);
+    // Two of three are enough; one is not, unless the caller says so.
+    let all = [servers[0].address(), &address, servers[1].address()].map(str::to_owned);
+    let all = [&all[0][..], &all[1], &all[2]];
+    let log = open_at(&make(), &all, None).unwrap();
+    let found = numbers(&log);
+    assert!(found.len() >= 100 && found.iter().copied().eq(0..found.len() as u64));
+    append(&log, found.len() as u64..200).unwrap();
+    drop(log);
+    drop(servers.remove(0));
+    assert_eq!(code(open_at(&make(), &all, None)), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &[servers[0].address()], None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..200));
+}
+
+fn copies_that_were_missing_are_made_equal(make: &Make) {
+    let servers = servers(make, 3);
+    append(&open(make, &servers, None).unwrap(), 0..50).unwrap();
+    // The last one is not named: it stays behind.
+    append(&open(make, &servers[..2], None).unwrap(), 50..400).unwrap();
+    assert!(!are_equal(&servers));
+    // Its old epoch is not taken for the newest, whatever the order.
+    let addresses = [2, 1, 0].map(|at: usize| servers[at].address());
+    let log = open_at(&make(), &addresses, None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..400));
+    append(&log, 400..500).unwrap();
+    drop(log);
+    // An empty one in place of another: it gets all.
+    let fresh = lend(make, true);
+    let addresses = [fresh.address(), servers[2].address(), servers[0].address()];
+    let log = open_at(&make(), &addresses, None).unwrap();
+    append(&log, 500..510).unwrap();
+    drop(log);
+    let log = open_at(&make(), &[fresh.address()], None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..510));
+}
+
+fn memory_of_others_is_refused(make: &Make) {
+    let shared = lend(make, false);
+    let error = open(make, &[shared], None).map(drop).unwrap_err();
+    assert_eq!(error.code, ErrorCode::BadConfiguration);
+    assert!(error.detail.contains("exclusively"), "{error}");
+    let used = lend(make, true);
+    used.write(3, b"something else").unwrap();
+    assert_eq!(code(open(make, &[used], None)), ErrorCode::StateForeign);
+    let (one, other) = (lend(make, true), lend(make, true));
+    for server in [&one, &other] {
+        let log = open_at(&make(), &[server.address()], None).unwrap();
+        append(&log, 0..1).unwrap();
+    }
+    let both = open_at(&make(), &[one.address(), other.address()], None);
+    assert_eq!(code(both), ErrorCode::StateForeign, "copies of two logs");
+    let absent = open_at(&make(), &[one.address(), &unique_name("absent")], None);
+    assert!(absent.is_err());
+    // A log is not made while a copy is missing.
+    let fresh = lend(make, true);
+    let missing = lend(make, true);
+    let address = missing.address().to_owned();
+    drop(missing);
+    let half = open_at(&make(), &[fresh.address(), &address], Some(1));
+    assert_eq!(code(half), ErrorCode::NotEnoughReplicas);
+}
+
+/// Writers are killed again and again, and a process with a copy is: every record that was reported is in the others.
+fn killed_writer_and_copy_lose_no_committed_record(fabric: &'static str) {
+    let mut copies: Vec<Process> = Vec::new();
+    let mut addresses: Vec<String> = Vec::new();
+    let start = || {
+        let mut copy = Process::child(&format!("lends {fabric} {}", unique_name("copy")));
+        let address = copy.hear("at ");
+        (copy, address)
+    };
+    for _ in 0..3 {
+        let (copy, address) = start();
+        copies.push(copy);
+        addresses.push(address);
+    }
+    let mut random = Random::new(3);
+    let mut reported = 0;
+    for round in 0..10 {
+        let mut writer = Process::child(&format!("appends {fabric} {}", addresses.join(" ")));
+        for _ in 0..1 + random.below(40) {
+            reported = writer.hear("record ").parse::<u64>().unwrap() + 1;
+        }
+        if round % 3 == 2 {
+            // Its writer ends by itself; an empty copy takes its place.
+            copies[round % 2].kill();
+            writer.hear("ended ");
+        }
+        drop(writer); // kill -9
+        let names: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let log = open_at(&process_fabric(fabric, &[]), &names, None).unwrap();
+        let found = numbers(&log);
+        assert!(found.len() as u64 >= reported, "{} records of {reported}", found.len());
+        assert!(found.iter().copied().eq(0..found.len() as u64));
+        drop(log);
+        if round % 3 == 2 {
+            (copies[round % 2], addresses[round % 2]) = start();
+        }
+    }
+}
+
+#[test]
+fn killed_writer_and_copy_lose_no_committed_record_over_shm() {
+    killed_writer_and_copy_lose_no_committed_record("shm");
+}
+
+#[test]
+fn killed_writer_and_copy_lose_no_committed_record_over_tcp() {
+    killed_writer_and_copy_lose_no_committed_record("tcp");
+}
+
+#[test]
+fn child() {
+    let Some(words) = role() else { return };
+    let fabric = process_fabric(&words[1], &[]);
+    if words[0] == "lends" {
+        let options = LendOptions::default().exclusive(true);
+        let server = MemoryServer::lend(&fabric, &words[2], BYTES, &options).unwrap();
+        say(&format!("at {}", server.address()));
+        await_parent();
+        return;
+    }
+    let addresses: Vec<&str> = words[2..].iter().map(String::as_str).collect();
+    let log = open_at(&fabric, &addresses, None).unwrap();
+    let mut number = records(&log).len() as u64;
+    loop {
+        if let Err(error) = append(&log, number..number + 1) {
+            assert_eq!(error.code, ErrorCode::DeviceFailed);
+            return say("ended ");
+        }
+        say(&format!("record {number}"));
+        number += 1;
+    }
+}
