@@ -28,6 +28,8 @@ const DUCKDB: &str = "duckdb==1.4.4";
 const SIMULATIONS_EACH: &str = "2000";
 /// Of clients of lent memory, which run as threads.
 const THREADED_SIMULATIONS_EACH: &str = "150";
+/// Runs of a durable log on a simulated disk, which take some seconds.
+const CRASH_IMAGES: &str = "20000";
 
 /// Every step, in order.
 pub(crate) const ALL: &[Step] = &[
@@ -100,7 +102,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "simulation",
-        sentence: "seeded simulations: 2,000 each with delays, deaths, leaves, between hosts, and of calls; 150 each of lent memory",
+        sentence: "seeded simulations: 2,000 each with delays, deaths, leaves, between hosts, and of calls; 150 each of lent memory; 20,000 disks of durable logs",
         within: None,
         more_by_name: None,
         run: simulation,
@@ -400,8 +402,11 @@ fn simulation(shell: &mut Shell) -> Result<(), String> {
     let tests = ["--test", "simulation", "--test", "calls"];
     shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())?;
     shell.set("FARSIDE_RUNS", THREADED_SIMULATIONS_EACH);
-    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "onesided"])?;
-    shell.cargo_test(&["--release", "-p", "farside-apps", "--lib", "simulat"])
+    let tests = ["--test", "onesided", "--test", "durable_replicas"];
+    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())?;
+    shell.cargo_test(&["--release", "-p", "farside-apps", "--lib", "simulat"])?;
+    shell.set("FARSIDE_RUNS", CRASH_IMAGES);
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "durable", "committed"])
 }
 
 /// Returns the first 32 bits of the commit's hash; zero without a repository.

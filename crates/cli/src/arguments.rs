@@ -233,6 +233,7 @@ Examples:
   farside lend --bytes 4GiB --listen 10.0.0.1:7471 --key cluster.key     to other hosts, over TCP
   farside lend --bytes 64M --listen 10.0.0.1:7471 --fabric verbs --key cluster.key
   farside lend --bytes 4GiB --name near1 --socket 1          memory and thread on the second socket
+  farside lend --bytes 1GiB --name copy1 --exclusive         for a copy of a durable log (farside log keep --copies)
 
 Prints the address that clients open (farside::onesided), then sleeps: requests of clients are executed by the
 fabric, over shm by the client itself. With --json each event is a line: lending, ended.")]
@@ -249,6 +250,9 @@ pub(crate) struct LendArguments {
     /// Clients can only read
     #[arg(long)]
     read_only: bool,
+    /// Lend to one client at a time, as copies of a durable log need it
+    #[arg(long, conflicts_with = "read_only")]
+    exclusive: bool,
     /// Maximum number of clients
     #[arg(long, default_value_t = 1024, value_name = "COUNT")]
     clients_max: usize,
@@ -716,6 +720,7 @@ convert! {
         listen,
         bytes,
         read_only,
+        exclusive,
         clients_max,
         socket,
         topology,

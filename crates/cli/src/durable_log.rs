@@ -1,7 +1,12 @@
 //! `farside log keep`, `print` and `check`: a durable log in a folder.
 
 use crate::log::print;
-use farside::durable::{self, DurableLog, DurableLogOptions, LogReport, RecordTag};
+use crate::settings::LogPlace;
+use farside::durable::{
+    self, DurableLog, DurableLogOptions, LogReport, RecordTag, Recovered, ReplicaOptions,
+    ReplicatedDevice,
+};
+use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes, count};
 use std::io::BufRead;
@@ -9,12 +14,39 @@ use std::path::Path;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(3600);
+/// The name that an address without one has.
+const NAME: &str = "pool";
+/// Bytes of a segment of a log with copies.
+const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 /// A line of text.
 const LINE: RecordTag = RecordTag { kind: 1, counter: 0, address: 0 };
 
+fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered), Failure> {
+    let options = DurableLogOptions::default();
+    match place {
+        LogPlace::Folder(folder) => Ok(DurableLog::open(folder, &options)?),
+        LogPlace::Copies { addresses, least, choice } => {
+            let chosen = addresses.iter().map(|to| choice::caller(choice, to, NAME));
+            let chosen: Vec<Chosen> = chosen.collect::<Result<_, _>>()?;
+            let Some(Chosen { fabric, .. }) = chosen.first() else {
+                return Err(Failure::usage("no address of a copy"));
+            };
+            let addresses: Vec<&str> = chosen.iter().map(|one| one.address.as_str()).collect();
+            let replicas = ReplicaOptions::default().copies_min(*least);
+            let device = ReplicatedDevice::open(fabric, &addresses, &replicas)?;
+            if device.copies() < addresses.len() {
+                output.note(format!("{} of {} copies", device.copies(), addresses.len()));
+            }
+            // Small enough for memory of some megabytes.
+            let options = options.segment_bytes(COPIES_SEGMENT_BYTES);
+            Ok(DurableLog::on(Box::new(device), &options)?)
+        }
+    }
+}
+
 /// Appends the lines of standard input, each batch of which is durable before the next is read.
-pub(crate) fn keep(folder: &Path, batch: u32, output: Output) -> Result<(), Failure> {
-    let (log, recovered) = DurableLog::open(folder, &DurableLogOptions::default())?;
+pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), Failure> {
+    let (log, recovered) = open(place, &output)?;
     if recovered.cut > 0 {
         output.note(format!(
             "{} records were cut off: their appends were not committed",
@@ -57,9 +89,11 @@ fn keep_lines(
 }
 
 /// Prints the records.
-pub(crate) fn print_all(folder: &Path, output: Output) -> Result<(), Failure> {
-    durable::check(folder)?; // a folder without a log gets none
-    let (log, recovered) = DurableLog::open(folder, &DurableLogOptions::default())?;
+pub(crate) fn print_all(place: &LogPlace, output: Output) -> Result<(), Failure> {
+    if let LogPlace::Folder(folder) = place {
+        durable::check(folder)?; // a folder without a log gets none
+    }
+    let (log, recovered) = open(place, &output)?;
     for record in log.reader(recovered.begin) {
         let record = record?;
         print(&output, record.position, &record.payload);

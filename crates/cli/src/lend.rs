@@ -63,6 +63,7 @@ pub(crate) fn run(arguments: &LendMemory, output: Output) -> Result<(), Failure>
         choice::listener(&arguments.choice, &at, &arguments.name)?;
     let access = if arguments.read_only { Access::READ } else { Access::ALL };
     let options = LendOptions::default().access(access).clients_max(arguments.clients_max);
+    let options = options.exclusive(arguments.exclusive);
     let options = match arguments.socket {
         None => options,
         Some(socket) => {

@@ -54,10 +54,10 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Log { which: Log::Append(arguments) } => log::append(&arguments.into(), output),
         Command::Log { which: Log::Tail(arguments) } => log::tail(&arguments.into(), output),
         Command::Log { which: Log::Keep(arguments) } => {
-            durable_log::keep(&arguments.folder, arguments.batch, output)
+            durable_log::keep(&arguments.place.into(), arguments.batch, output)
         }
         Command::Log { which: Log::Print(arguments) } => {
-            durable_log::print_all(&arguments.folder, output)
+            durable_log::print_all(&arguments.place.into(), output)
         }
         Command::Log { which: Log::Check(arguments) } => {
             durable_log::check(&arguments.folder, output)

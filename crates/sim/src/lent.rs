@@ -37,6 +37,7 @@ pub struct Scene {
     net: SimNet,
     programs: Programs,
     server: Lent,
+    others: Vec<Lent>,
 }
 
 impl Scene {
@@ -65,6 +66,7 @@ impl Scene {
     fn on(net: SimNet, random: Random, bytes: u64) -> Result<Self, String> {
         let programs = Programs::new(&net);
         let server: Lent = Arc::new(Mutex::new(Ok(None)));
+        let others = Vec::new();
         let (fabric, its_server) = (net.fabric(LENDER), Arc::clone(&server));
         let lend = move || {
             let fabric: Arc<dyn Fabric> = fabric;
@@ -72,7 +74,24 @@ impl Scene {
             *its_server.lock().unwrap_or_else(PoisonError::into_inner) = lent.map(Some);
         };
         programs.add_service(LENDER, lend).map_err(|error| error.to_string())?;
-        Ok(Self { random, net, programs, server })
+        Ok(Self { random, net, programs, server, others })
+    }
+
+    /// Lends other memory at a node of this name, to one client at a time.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn lend_exclusively(&mut self, name: &str, bytes: u64) -> Result<(), String> {
+        let server: Lent = Arc::new(Mutex::new(Ok(None)));
+        let fabric: Arc<dyn Fabric> = self.net.fabric(name);
+        let (its_name, its_server) = (name.to_owned(), Arc::clone(&server));
+        let lend = move || {
+            let options = LendOptions::default().exclusive(true);
+            let lent = MemoryServer::lend(&fabric, &its_name, bytes, &options);
+            *its_server.lock().unwrap_or_else(PoisonError::into_inner) = lent.map(Some);
+        };
+        self.others.push(server);
+        self.programs.add_service(name, lend).map_err(|error| error.to_string())
     }
 
     /// Adds a program that has opened the memory. Its panic ends the run.
@@ -117,6 +136,15 @@ impl Scene {
         for node in nodes {
             let ns = self.random.below(most.as_nanos() as u64);
             let fault = Fault::Stop(node.clone(), Duration::from_nanos(ns));
+            self.programs.after(self.random.below(steps), fault);
+        }
+    }
+
+    /// Plans up to two cuts of links between clients and servers within this number of steps.
+    pub fn cut_between(&mut self, clients: &[String], servers: &[String], steps: u64) {
+        for _ in 0..self.random.below(3) {
+            let (client, server) = (self.random.pick(clients), self.random.pick(servers));
+            let fault = Fault::Cut(client.clone(), server.clone());
             self.programs.after(self.random.below(steps), fault);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::fabric::FabricArguments;
 use super::values::named;
-use crate::settings::{LogAppend, LogMode, LogTail};
+use crate::settings::{LogAppend, LogMode, LogPlace, LogTail};
 use clap::{Args, Subcommand};
 use farside_command::units::{bytes, seconds};
 use std::path::PathBuf;
@@ -22,18 +22,50 @@ pub(crate) enum Log {
     Check(LogCheckArguments),
 }
 
+/// Where a durable log is: in a folder, or in memory that is lent.
+#[derive(Args, Debug)]
+pub(crate) struct LogPlaceArguments {
+    /// Folder of the log
+    #[arg(value_name = "FOLDER", required_unless_present = "copies")]
+    folder: Option<PathBuf>,
+    /// Addresses of memory that is lent exclusively, with a copy of the log each, instead of a folder
+    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', conflicts_with = "folder")]
+    copies: Vec<String>,
+    /// Least number of copies to go on with [default: more than half]
+    #[arg(long, value_name = "COUNT", requires = "copies")]
+    copies_min: Option<u8>,
+    #[command(flatten)]
+    choice: FabricArguments,
+}
+
+impl From<LogPlaceArguments> for LogPlace {
+    fn from(arguments: LogPlaceArguments) -> Self {
+        let LogPlaceArguments { folder, copies, copies_min, choice } = arguments;
+        match folder {
+            Some(folder) => Self::Folder(folder),
+            None => Self::Copies {
+                addresses: copies,
+                least: copies_min.map(usize::from),
+                choice: choice.into(),
+            },
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   journalctl -f -o cat | farside log keep /var/lib/events
   seq 1000000 | farside log keep /var/lib/events --batch 64
+  farside lend --exclusive --bytes 1G --name a &      also b and c, here or on other machines
+  seq 1000 | farside log keep --copies a,b,c
 
 Each batch is durable before the next line is read: it survives kill -9, and a loss of power if the folder is on a disk
-(farside log check says what the folder promises). Makes the log if the folder has none.")]
+(farside info --folder says what a folder promises). Copies survive all processes but one, and no loss of their power. Makes
+the log if there is none.")]
 pub(crate) struct LogKeepArguments {
-    /// Folder of the log
-    #[arg(value_name = "FOLDER")]
-    pub(crate) folder: PathBuf,
+    #[command(flatten)]
+    pub(crate) place: LogPlaceArguments,
     /// Lines of a batch, which becomes durable by one write and one sync
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) batch: u32,
@@ -44,12 +76,12 @@ pub(crate) struct LogKeepArguments {
 Examples:
   farside log print /var/lib/events
   farside log print /var/lib/events --json | jq .text
+  farside log print --copies a,b,c                    also if one of three is lost
 
 Each record is a line. With --json each is an object with its position. What no append had committed is cut off first.")]
 pub(crate) struct LogPrintArguments {
-    /// Folder of the log
-    #[arg(value_name = "FOLDER")]
-    pub(crate) folder: PathBuf,
+    #[command(flatten)]
+    pub(crate) place: LogPlaceArguments,
 }
 
 #[derive(Args, Debug)]

@@ -22,6 +22,7 @@ pub(crate) struct LendMemory {
     pub(crate) listen: Option<Endpoint>,
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
+    pub(crate) exclusive: bool,
     pub(crate) clients_max: usize,
     /// The socket next to which the memory is, and the sockets; those of the system without.
     pub(crate) socket: Option<usize>,
@@ -29,6 +30,18 @@ pub(crate) struct LendMemory {
     /// Whether it serves other machines without a key.
     pub(crate) insecure: bool,
     pub(crate) choice: FabricSettings,
+}
+
+/// Where a durable log is.
+#[derive(Debug)]
+pub(crate) enum LogPlace {
+    Folder(PathBuf),
+    /// Memory that servers lend exclusively.
+    Copies {
+        addresses: Vec<String>,
+        least: Option<usize>,
+        choice: FabricSettings,
+    },
 }
 
 /// Records to append to a log.

@@ -7,7 +7,7 @@ mod commands;
 mod rmc;
 
 pub(crate) use commands::{
-    ChannelAdvice, FabricName, LendMemory, LogAppend, LogMode, LogTail, Wordcount,
+    ChannelAdvice, FabricName, LendMemory, LogAppend, LogMode, LogPlace, LogTail, Wordcount,
 };
 pub(crate) use rmc::{
     CallerSettings, EngineName, Lend, LendFrom, MemberSettings, Memory, OnlyFor, Parameters,

@@ -1,13 +1,13 @@
 //! A log device on memory of other processes: a copy in each.
 //!
 //! ```text
-//! 0      header of 64 B: version, number of the log, epoch, bytes of a slot, checksum
+//! 0      header of 64 B: version, number of the log, epoch, bytes of a slot, copies that were named, checksum
 //! 64     a table of slots, 32 B each: first position, bytes, 1 if it is used, checksum
 //! 64 Ki  slots
 //! ```
 //! Each opening begins an epoch, with the copies that it has reached; each of them has all that is durable, since a sync
-//! waits for all. A copy of an earlier epoch, or an empty one, is overwritten. Two openings with more than half of the
-//! copies have one in common, so that the newest epoch is found.
+//! waits for all. A copy of an earlier epoch, or an empty one, is overwritten. An opening needs more than half of the copies
+//! that the one before has named, without empty ones: so it reaches one of the newest epoch.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
 use crate::onesided::{
@@ -37,8 +37,8 @@ const WRITING_MAX: usize = 256;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReplicaOptions {
-    /// The least copies to open the log with; by default more than half of those that are named. With fewer it is on the
-    /// caller that no other program went on with the missing ones alone.
+    /// The least copies to open the log with; by default more than half of those that are named, and of those that the
+    /// opening before has named. With fewer it is on the caller that no other program went on with the missing ones alone.
     pub copies_min: Option<usize>,
     /// How long each copy is waited for; 10 s by default.
     pub timeout: Duration,
@@ -79,6 +79,8 @@ pub struct ReplicatedDevice {
     replicas: Vec<Replica>,
     id: u64,
     epoch: u64,
+    /// Copies that were named.
+    named: u64,
     /// Bytes of a slot; zero before the first segment.
     slot_bytes: u64,
     /// The segment in each slot.
@@ -97,13 +99,16 @@ struct ReplicaHeader {
     id: u64,
     epoch: u64,
     slot_bytes: u64,
+    /// Copies that the opening has named.
+    named: u64,
 }
 
 impl ReplicaHeader {
     fn encode(self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..16].copy_from_slice(MAGIC);
-        for (at, word) in [self.id, self.epoch, self.slot_bytes].into_iter().enumerate() {
+        for (at, word) in [self.id, self.epoch, self.slot_bytes, self.named].into_iter().enumerate()
+        {
             out[16 + 8 * at..24 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
         let checksum = xxh64(&out[..HEADER - 8], 0);
@@ -121,8 +126,8 @@ impl ReplicaHeader {
             let text = format!("the memory at {address} has something else, or another version");
             return Err(Error::with(ErrorCode::StateForeign, text));
         }
-        let (id, epoch, slot_bytes) = (word(bytes, 16), word(bytes, 24), word(bytes, 32));
-        Ok(Some(Self { id, epoch, slot_bytes }))
+        let [id, epoch, slot_bytes, named] = [16, 24, 32, 40].map(|at| word(bytes, at));
+        Ok(Some(Self { id, epoch, slot_bytes, named }))
     }
 }
 
@@ -156,7 +161,7 @@ fn failed(address: &str, error: &Error) -> Error {
 impl ReplicatedDevice {
     /// Opens the log whose copies are at these addresses; makes it if all of them are reached and empty.
     ///
-    /// *Blocks* until all copies are equal: those that were missing before are written anew.
+    /// *Blocks* until all copies are equal: those that were missing before are written again.
     ///
     /// # Errors
     /// `NotEnoughReplicas`; `StateInUse` while another client has one of them; `StateForeign`; `BadConfiguration` for memory
@@ -191,11 +196,13 @@ impl ReplicatedDevice {
         let staging = client.register(PIECE as u64)?;
         let (slots, writing, timeout) = (Vec::new(), Vec::new(), options.timeout);
         let (id, epoch, slot_bytes, staged) = (0, 0, 0, 0);
+        let named = addresses.len() as u64;
         let mut device = Self {
             client,
             replicas,
             id,
             epoch,
+            named,
             slot_bytes,
             slots,
             staging,
@@ -203,12 +210,17 @@ impl ReplicatedDevice {
             writing,
             timeout,
         };
-        device.begin(&missing)?;
+        device.begin(&missing, options.copies_min)?;
         Ok(device)
     }
 
+    /// Returns the number of copies that have what is durable: those that the opening has reached.
+    pub const fn copies(&self) -> usize {
+        self.replicas.len()
+    }
+
     /// Finds the newest copies, makes the others equal to them, and begins an epoch.
-    fn begin(&mut self, missing: &[String]) -> Result<(), Error> {
+    fn begin(&mut self, missing: &[String], least: Option<usize>) -> Result<(), Error> {
         let mut headers = Vec::new();
         for number in 0..self.replicas.len() {
             let mut header = [0; HEADER];
@@ -227,6 +239,16 @@ impl ReplicatedDevice {
                 if headers.iter().flatten().any(|header| header.id != newest.id) {
                     let text = "the copies are of different logs".to_owned();
                     return Err(Error::with(ErrorCode::StateForeign, text));
+                }
+                // An empty copy may have lost what the newest epoch had.
+                let used = headers.iter().flatten().count();
+                let least = least.unwrap_or(newest.named as usize / 2 + 1);
+                if used < least {
+                    let text = format!(
+                        "{used} of {least} that have the log; missing: {}",
+                        missing.join(", ")
+                    );
+                    return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
                 }
                 (self.id, self.epoch, self.slot_bytes) =
                     (newest.id, newest.epoch, newest.slot_bytes);
@@ -297,9 +319,9 @@ impl ReplicatedDevice {
 
     /// Writes header and table to all copies.
     fn write_tables(&mut self) -> Result<(), Error> {
-        let Self { id, epoch, slot_bytes, .. } = *self;
+        let Self { id, epoch, slot_bytes, named, .. } = *self;
         let mut table = vec![0; TABLE as usize];
-        table[..HEADER].copy_from_slice(&ReplicaHeader { id, epoch, slot_bytes }.encode());
+        table[..HEADER].copy_from_slice(&ReplicaHeader { id, epoch, slot_bytes, named }.encode());
         for (slot, segment) in self.slots.iter().enumerate() {
             table[HEADER + slot * ENTRY..][..ENTRY].copy_from_slice(&encode_entry(*segment));
         }
