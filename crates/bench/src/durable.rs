@@ -4,7 +4,11 @@
 use crate::onesided::draw;
 use crate::settings::BenchDurable;
 use crate::window::Figure;
-use farside::durable::{DurableLog, DurableLogOptions, RecordTag};
+use farside::durable::{
+    DurableLog, DurableLogOptions, RecordTag, ReplicaOptions, ReplicatedDevice,
+};
+use farside::fabrics;
+use farside::onesided::{LendOptions, MemoryServer};
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
 use serde::Serialize;
@@ -79,10 +83,11 @@ fn measure(
     windows: u32,
     output: Output,
 ) -> Result<(Vec<DurableFigure>, String), Failure> {
-    let bar = output.bar("figures", (2 * GROUPS.len() + THREADS.len()) as u64);
+    let bar = output.bar("figures", (3 * GROUPS.len() + THREADS.len()) as u64);
     let options = DurableLogOptions::default().segment_bytes(FILE_BYTES);
     let (log, _) = DurableLog::open(&folder.join("log"), &options)?;
     let raw = raw_file(&folder.join("raw"))?;
+    let copies = Copies::new()?;
     let (mut figures, mut at, mut one_ns) = (Vec::new(), 0, f64::NAN);
     for group in GROUPS {
         // By turns, so that both have the same other work on the disk.
@@ -97,7 +102,10 @@ fn measure(
         }
         let raw_ns = Figure::from_windows(raws, 1);
         one_ns = if group == 1 { raw_ns.median_ns } else { one_ns };
-        for (operation, time) in [("raw", raw_ns), ("append", Figure::from_windows(ours, 1))] {
+        let ours = Figure::from_windows(ours, 1);
+        let replicated = Figure::from_windows(copies.windows(group, windows)?, 1);
+        let each = [("raw", raw_ns), ("append", ours), ("append, 2 copies", replicated)];
+        for (operation, time) in each {
             let (record_ns, ratio) =
                 (time.median_ns / group as f64, time.median_ns / raw_ns.median_ns);
             let group = group as f64;
@@ -131,6 +139,39 @@ fn measure(
     }
     bar.finish_and_clear();
     Ok((figures, log.promise().to_string()))
+}
+
+/// A log with two copies in memory that this process lends over shared memory.
+struct Copies {
+    log: DurableLog,
+    _servers: [MemoryServer; 2],
+}
+
+impl Copies {
+    fn new() -> Result<Self, Failure> {
+        let options = LendOptions::default().exclusive(true);
+        let lend = |copy: &str| {
+            let name = format!("bench-copy-{copy}-{}", std::process::id());
+            MemoryServer::lend(&fabrics::shared_memory()?, &name, FILE_BYTES / 2, &options)
+        };
+        let servers = [lend("1")?, lend("2")?];
+        let addresses = servers.each_ref().map(MemoryServer::address);
+        let fabric = fabrics::shared_memory()?;
+        let device = ReplicatedDevice::open(&fabric, &addresses, &ReplicaOptions::default())?;
+        let options = DurableLogOptions::default().segment_bytes(1 << 20);
+        let (log, _) = DurableLog::on(Box::new(device), &options)?;
+        Ok(Self { log, _servers: servers })
+    }
+
+    /// Measures commits of a group; trims outside of the time.
+    fn windows(&self, group: usize, windows: u32) -> Result<Vec<f64>, Failure> {
+        let mut times = Vec::new();
+        for _ in 0..windows {
+            times.push(timed(|| append(&self.log, group))?);
+            self.log.trim(self.log.watermarks().durable)?;
+        }
+        Ok(times)
+    }
 }
 
 fn timed<E>(run: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {

@@ -203,7 +203,8 @@ Examples:
   farside bench durable --json | jq '.[] | select(.threads > 1)'
 
 Appends records of 64 B to a durable log, one or several to a commit, by turns with pwrite and fdatasync of the same
-bytes (raw); then by several threads that each commit every record, and share writes and syncs (group commit).")]
+bytes (raw) and with a log of two copies in memory of this process, over shm; then by several threads that each commit
+every record, and share writes and syncs (group commit).")]
 pub(crate) struct BenchDurableArguments {
     /// Folder for the log [default: that of temporary files]
     #[arg(long, value_name = "FOLDER")]
