@@ -1,7 +1,11 @@
 //! The seam between a log and what keeps its bytes.
 
 use crate::Error;
+use crate::record::RECORD_GRANULE;
 use std::fmt;
+
+/// The end of the last possible segment.
+const POSITION_MAX: u64 = 1 << 62;
 
 /// What keeps the bytes of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -71,6 +75,14 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Whether it can be one: sums of its positions do not overflow, and records fill it.
+    pub(super) fn is_possible(&self) -> bool {
+        let end = self.begin.checked_add(self.bytes);
+        self.bytes >= RECORD_GRANULE
+            && (self.begin | self.bytes).is_multiple_of(RECORD_GRANULE)
+            && end.is_some_and(|end| end <= POSITION_MAX)
+    }
+
     /// The position behind the last.
     pub const fn end(&self) -> u64 {
         self.begin.saturating_add(self.bytes)

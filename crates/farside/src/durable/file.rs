@@ -1,7 +1,6 @@
 //! A log device on files of a folder.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
-use crate::record::RECORD_GRANULE;
 use crate::runtime::random;
 use crate::{Error, ErrorCode};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,8 +16,6 @@ const IDENTITY: &[u8; 16] = b"farside log 0001";
 const SEGMENT: &[u8; 16] = b"farside seg 0001";
 /// Bytes of a header that mean something.
 const FIELDS: usize = 48;
-/// The end of the last possible segment: sums of positions do not overflow.
-const POSITION_MAX: u64 = 1 << 62;
 /// Zeros are written in pieces of this length.
 const ZEROS: usize = 1 << 20;
 
@@ -116,17 +113,15 @@ impl FileDevice {
             let text = format!("{} is of another log", path.display());
             return Err(Error::with(ErrorCode::StateForeign, text));
         }
-        let is_possible = bytes >= RECORD_GRANULE
-            && (begin | bytes).is_multiple_of(RECORD_GRANULE)
-            && begin.checked_add(bytes).is_some_and(|end| end <= POSITION_MAX);
-        if !is_possible {
+        let segment = Segment { begin, bytes };
+        if !segment.is_possible() {
             let text = format!("{} has {bytes} positions from {begin} on", path.display());
             return Err(Error::with(ErrorCode::LogDamaged, text));
         }
         if length != HEADER + bytes {
             return Err(truncated(path, length, HEADER + bytes));
         }
-        Ok(Segment { begin, bytes })
+        Ok(segment)
     }
 
     /// Makes the file of a segment under a name that is not yet of a segment.

@@ -276,6 +276,11 @@ impl ReplicatedDevice {
             self.read_at(*number, HEADER as u64, &mut table)?;
             for (slot, entry) in table.chunks_exact(ENTRY).enumerate() {
                 let segment = decode_entry(entry);
+                let is_possible = |one: Segment| one.is_possible() && one.bytes <= self.slot_bytes;
+                if segment.is_some_and(|one| !is_possible(one)) {
+                    let text = format!("slot {slot} at {}", self.replicas[*number].address);
+                    return Err(Error::with(ErrorCode::LogDamaged, text));
+                }
                 match self.slots.get_mut(slot) {
                     Some(known) => *known = known.or(segment),
                     None if segment.is_some() => {
