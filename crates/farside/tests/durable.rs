@@ -1,7 +1,7 @@
 //! Logs on files: threads, killed processes, and folders that are damaged, foreign, in use or full.
 
 use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, FileDevice, Medium, RecordTag, check,
+    DurableLog, DurableLogOptions, DurableRecord, FileDevice, Medium, RecordTag, check, conformance,
 };
 use farside::{Error, ErrorCode};
 use farside_testkit::{Process, Random, WATCHDOG, role, say, unique_name};
@@ -109,6 +109,12 @@ fn records_survive_their_process_in_order() {
     assert_eq!(log.reader(0).next().unwrap().unwrap_err().code, ErrorCode::OutOfBounds);
     drop(log);
     assert_eq!(records(&folder.open().unwrap()), left);
+}
+
+#[test]
+fn device_conforms() {
+    let folder = LogFolder::new();
+    conformance::run(&mut || Box::new(FileDevice::open(&folder.0).unwrap()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod proxy;
 use fabrics::Make;
 use farside::durable::{
     DurableLog, DurableLogOptions, DurableRecord, Medium, RecordTag, ReplicaOptions,
-    ReplicatedDevice,
+    ReplicatedDevice, conformance,
 };
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{Error, ErrorCode};
@@ -20,6 +20,7 @@ const BYTES: u64 = 1 << 20;
 const SEGMENT: u64 = 64 << 10;
 
 farside_testkit::on_each_fabric! { mem shm tcp => (
+    device_conforms
     records_survive_their_writer
     second_writer_is_refused
     lost_copy_fails_the_log_and_the_others_go_on
@@ -46,18 +47,26 @@ fn open_at(
     addresses: &[&str],
     least: Option<usize>,
 ) -> Result<DurableLog, Error> {
+    let device = device_at(fabric, addresses, least)?;
+    let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+    DurableLog::on(Box::new(device), &options).map(|(log, _)| log)
+}
+
+fn device_at(
+    fabric: &std::sync::Arc<dyn farside::fabrics::Fabric>,
+    addresses: &[&str],
+    least: Option<usize>,
+) -> Result<ReplicatedDevice, Error> {
     let options = ReplicaOptions::default().copies_min(least).timeout(Duration::from_secs(20));
     // The server may not have seen the end of the writer before.
-    let device = loop {
+    loop {
         match ReplicatedDevice::open(fabric, addresses, &options) {
             Err(error) if error.code == ErrorCode::StateInUse && least != Some(0) => {
                 std::thread::yield_now();
             }
-            device => break device?,
+            device => return device,
         }
-    };
-    let options = DurableLogOptions::default().segment_bytes(SEGMENT);
-    DurableLog::on(Box::new(device), &options).map(|(log, _)| log)
+    }
 }
 
 fn tag(counter: u64) -> RecordTag {
@@ -89,6 +98,12 @@ fn are_equal(servers: &[MemoryServer]) -> bool {
         bytes
     };
     servers.windows(2).all(|two| bytes(&two[0]) == bytes(&two[1]))
+}
+
+fn device_conforms(make: &Make) {
+    let (servers, fabric) = (servers(make, 2), make());
+    let addresses: Vec<&str> = servers.iter().map(MemoryServer::address).collect();
+    conformance::run(&mut || Box::new(device_at(&fabric, &addresses, None).unwrap()));
 }
 
 fn records_survive_their_writer(make: &Make) {

@@ -1,6 +1,6 @@
 //! Logs on a disk that loses what was not synced: power cuts, killed processes, syncs that fail, in any call.
 
-use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag};
+use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag, conformance};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use farside_sim::durable::SimDisk;
@@ -143,6 +143,12 @@ fn committed_records_survive_any_end() {
         2_000,
         run,
     );
+}
+
+#[test]
+fn simulated_device_conforms() {
+    let disk = SimDisk::new(3);
+    conformance::run(&mut || disk.device());
 }
 
 /// Each bit that is wrong where the log was durable is an error; behind the last mark it may be taken for a record that

@@ -12,6 +12,7 @@
 //! Records have the form of [`record`](crate::record). The machines are in `farside_protocol::persist`.
 
 mod check;
+pub mod conformance;
 mod device;
 mod file;
 mod log;
