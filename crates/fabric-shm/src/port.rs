@@ -26,7 +26,7 @@ use farside_base::{
 };
 use farside_fabric::{
     Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, PeerProcess, Port, PortSpec, Posted,
-    Reached, SharedWord, Stop, Waiter,
+    Reached, RunNow, SharedWord, Stop, Waiter,
 };
 use import::ImportTable;
 use link::{LinkHealth, LinkSlot, PendingLink, ShmLink};
@@ -375,9 +375,9 @@ impl Port for ShmPort {
     }
 
     #[inline]
-    fn run_now(&mut self, work: &Work<'_>) -> Option<u32> {
+    fn run_now(&mut self, work: &Work<'_>) -> RunNow {
         if self.inbox.wants_attention() {
-            return None;
+            return RunNow::NotRun;
         }
         self.run_at_work(work)
     }

@@ -433,6 +433,18 @@ pub trait Waiter: Send + Sync {
     fn wake(&self);
 }
 
+/// The outcome of [`Port::run_now`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum RunNow {
+    /// It has moved this number of bytes.
+    Done(u32),
+    /// It has had no effect. Post it, which also reports what is wrong with it.
+    NotRun,
+    /// An atomic whose link ended meanwhile: it has had its effect or not.
+    Unknown,
+}
+
 /// One queue pair set: links, one completion queue, receive queues. Used by one thread at a time.
 pub trait Port: Send {
     /// Posts requests in order, with one doorbell. Requests on one link take effect in order if
@@ -441,14 +453,13 @@ pub trait Port: Send {
     /// send through a socket, to wake a peer).
     fn post(&mut self, work: &[Work<'_>]) -> Posted;
 
-    /// Carries out one request within the call, on fabrics whose requests the processor of the poster executes. Returns
-    /// the bytes that it moved; there is no completion. `None`: it has had no effect; [`post`](Self::post) it, which
-    /// also tells what is wrong with it.
+    /// Carries out one request within the call, on fabrics whose requests the processor of the poster executes. There is
+    /// no completion.
     ///
     /// *Order*: takes effect after all that was posted on its link before. Never messages. Never blocks, never
     /// allocates, never calls the kernel.
-    fn run_now(&mut self, _work: &Work<'_>) -> Option<u32> {
-        None
+    fn run_now(&mut self, _work: &Work<'_>) -> RunNow {
+        RunNow::NotRun
     }
 
     /// Adds receives to their queues. Never blocks.

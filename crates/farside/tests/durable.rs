@@ -117,6 +117,47 @@ fn device_conforms() {
     conformance::run(&mut || Box::new(FileDevice::open(&folder.0).unwrap()));
 }
 
+/// A reader that has come to the end goes on when there is more.
+#[test]
+fn reader_goes_on_at_the_end() {
+    let folder = LogFolder::new();
+    let log = folder.open().unwrap();
+    let mut reader = log.reader(0);
+    for number in 0..500 {
+        assert!(reader.next().is_none());
+        let end = log.append(tag(number), &[number as u8; 300]).unwrap();
+        assert!(reader.next().is_none(), "it is not durable yet");
+        log.commit(end, WATCHDOG).unwrap();
+        assert_eq!(reader.next().unwrap().unwrap().tag.counter, number);
+    }
+}
+
+#[test]
+fn missing_segments_are_damage() {
+    for missing in [0, 1, 2] {
+        let folder = LogFolder::new();
+        let log = folder.open().unwrap();
+        for number in 0..500 {
+            let end = log.append(tag(number), &[number as u8; 300]).unwrap();
+            log.commit(end, WATCHDOG).unwrap();
+        }
+        log.close().unwrap();
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some());
+        files.sort();
+        assert!(files.len() >= 3);
+        let at = [0, 1, files.len() - 1][missing];
+        fs::remove_file(&files[at]).unwrap();
+        // Without the first one it is a log that was trimmed.
+        match (missing, folder.open()) {
+            (0, Ok(log)) => assert!(records(&log).last().unwrap().tag.counter == 499),
+            (1 | 2, Err(error)) => assert_eq!(error.code, ErrorCode::LogDamaged),
+            (_, opened) => panic!("{missing}: {opened:?}"),
+        }
+    }
+}
+
 #[test]
 fn threads_share_groups() {
     const THREADS: u64 = 4;
@@ -168,6 +209,11 @@ fn wrong_appends_change_nothing() {
     assert_eq!(error.code, ErrorCode::LogFull, "{error}");
     log.commit(log.watermarks().appended, WATCHDOG).unwrap();
     assert_eq!(records(&log).len() as u64, count);
+    let full = LogFolder::new();
+    let options = DurableLogOptions::default().segment_bytes(4096).bytes_max(4096);
+    let (last, _) = DurableLog::open(&full.0, &options).unwrap();
+    while last.append(tag(0), &[]).is_ok() {}
+    last.close().unwrap();
     // A checkpoint makes room.
     log.trim(log.watermarks().durable).unwrap();
     log.append(tag(count), &[1; 500]).unwrap();

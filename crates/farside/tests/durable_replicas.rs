@@ -201,6 +201,16 @@ fn copies_that_were_missing_are_made_equal(make: &Make) {
     let log = open_at(&make(), &[fresh.address()], Some(1)).unwrap();
     assert!(numbers(&log).into_iter().eq(0..510));
     drop(log);
+    // A copy of an older set does not count, though two of three of that set are reached.
+    let absent = unique_name("absent");
+    let set: Vec<MemoryServer> = (0..4).map(|_| lend(make, true)).collect();
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| set[at].address().to_owned());
+    append(&open_at(&make(), &[&a, &b, &c], None).unwrap(), 0..10).unwrap();
+    append(&open_at(&make(), &[&d, &b, &c], None).unwrap(), 10..20).unwrap();
+    append(&open_at(&make(), &[&d, &absent, &c], None).unwrap(), 20..30).unwrap();
+    let without_c = open_at(&make(), &[&a, &b, &absent], None);
+    assert_eq!(code(without_c), ErrorCode::NotEnoughReplicas);
+    assert!(numbers(&open_at(&make(), &[&a, &d, &c], None).unwrap()).into_iter().eq(0..30));
     // One that was left behind and an empty one are not the two of three that may go on.
     let empty = lend(make, true);
     let addresses = [empty.address(), servers[1].address(), &unique_name("absent")];
@@ -222,8 +232,15 @@ fn memory_of_others_is_refused(make: &Make) {
     }
     let both = open_at(&make(), &[one.address(), other.address()], None);
     assert_eq!(code(both), ErrorCode::StateForeign, "copies of two logs");
-    let absent = open_at(&make(), &[one.address(), &unique_name("absent")], None);
-    assert!(absent.is_err());
+    let half = open_at(&make(), &[one.address(), &unique_name("absent")], None);
+    assert_eq!(code(half), ErrorCode::NotEnoughReplicas);
+    // Segments that do not fit, in a new log and in one with smaller slots.
+    for servers in [&[lend(make, true)][..], &[one][..]] {
+        let addresses: Vec<&str> = servers.iter().map(MemoryServer::address).collect();
+        let device = device_at(&make(), &addresses, None).unwrap();
+        let log = DurableLog::on(Box::new(device), &DurableLogOptions::default());
+        assert_eq!(code(log), ErrorCode::BadConfiguration);
+    }
     // A log is not made while a copy is missing.
     let fresh = lend(make, true);
     let missing = lend(make, true);

@@ -27,7 +27,7 @@ use farside_base::{
     Access, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, RegionId,
     RemoteSlice, Source, Work,
 };
-use farside_fabric::{Arena, OutOfBounds, Parts, Posted, Stop};
+use farside_fabric::{Arena, OutOfBounds, Parts, Posted, RunNow, Stop};
 use std::sync::atomic::{Ordering, fence};
 
 /// Most inline bytes whose arrival the target awaits that are left where another processor finds them
@@ -161,14 +161,31 @@ impl ShmPort {
         posted
     }
 
-    /// Runs a valid one-sided request of a common kind without a completion. Returns the bytes that it moved.
+    /// Runs a valid one-sided request of a common kind without a completion.
     #[inline(always)]
-    pub(super) fn run_at_work(&self, work: &Work<'_>) -> Option<u32> {
+    pub(super) fn run_at_work(&self, work: &Work<'_>) -> RunNow {
         self.start_work();
         let memory = RequestMemory { imports: &self.imports, regions: &self.regions };
         let done = memory.run_straight(work);
         self.end_work();
-        done.map(|(_, bytes)| bytes)
+        match done {
+            Some((_, bytes)) => RunNow::Done(bytes),
+            None => self.why_not_run(&work.operation, work.link),
+        }
+    }
+
+    /// An atomic may have had its effect before the peer closed the link.
+    #[cold]
+    fn why_not_run(&self, operation: &Operation<'_>, link: LinkId) -> RunNow {
+        let parts = Parts::of(operation);
+        let import = match parts.remote {
+            Some(at) if parts.kind == CompletionKind::Atomic => self.imports.find(link, at.region),
+            _ => None,
+        };
+        match import {
+            Some(import) if !import.is_open() => RunNow::Unknown,
+            _ => RunNow::NotRun,
+        }
     }
 
     /// Runs a single SEND. On the fast path it reaches no peer's region, so no owner has to know of it.

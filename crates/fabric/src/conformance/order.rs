@@ -4,7 +4,7 @@ use super::Subject;
 use super::scene::{
     REGION_BYTES, Scene, Wire, pattern, send, silent, succeeded, together, work, write,
 };
-use crate::Stop;
+use crate::{RunNow, Stop};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, Operation, RemoteRegionId, RemoteSlice, Source,
     Work, WorkFlags, WorkId,
@@ -217,14 +217,14 @@ pub(super) fn request_within_its_call_has_its_effect_and_no_completion(subject: 
         scene.nodes[0].put(64, &data);
         scene.post(0, &[work(1, wire.here, write(&before, wire.at(128)))]);
         let run = scene.nodes[0].port().run_now(&work(2, wire.here, write(&bytes, wire.at(128))));
-        assert!(run.is_none() || run == Some(64), "{run:?}");
-        last = if run.is_some() { data } else { posted };
+        assert!(matches!(run, RunNow::NotRun | RunNow::Done(64)), "{run:?}");
+        last = if run == RunNow::NotRun { posted } else { data };
         assert_eq!(scene.completion(0).id, WorkId(1));
         scene.memory_is(1, 128, &last);
     }
     let (into, word) = ([scene.nodes[0].slice(512, 64)], scene.nodes[0].slice(1024, 8));
     let read = Operation::Read { into: &into, from: wire.at(128) };
-    if scene.nodes[0].port().run_now(&work(3, wire.here, read)).is_some() {
+    if scene.nodes[0].port().run_now(&work(3, wire.here, read)) != RunNow::NotRun {
         assert_eq!(scene.nodes[0].bytes_at(512, 64), last);
     }
     // Neither messages nor what is wrong: without an effect.
@@ -242,14 +242,14 @@ pub(super) fn request_within_its_call_has_its_effect_and_no_completion(subject: 
     ];
     for operation in wrong {
         let run = scene.nodes[0].port().run_now(&work(4, wire.here, operation));
-        assert_eq!(run, None, "{operation:?}");
+        assert_eq!(run, RunNow::NotRun, "{operation:?}");
     }
     scene.memory_is(1, 128, &last);
     scene.quiet(0);
     scene.works(&wire);
     scene.nodes[0].port().close(wire.here);
     let run = scene.nodes[0].port().run_now(&work(5, wire.here, write(&bytes, wire.at(128))));
-    assert_eq!(run, None, "a link that was closed");
+    assert_eq!(run, RunNow::NotRun, "a link that was closed");
 }
 
 pub(super) fn full_queue_refuses_and_recovers(subject: &dyn Subject) {

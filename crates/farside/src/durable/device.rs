@@ -99,6 +99,11 @@ pub trait LogDevice: Send {
     /// Returns a number that no other log has. It does not change.
     fn log_id(&self) -> u64;
 
+    /// Returns the most bytes of a segment.
+    fn segment_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Returns the segments that exist, in the order of their positions.
     ///
     /// # Errors

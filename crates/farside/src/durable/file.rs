@@ -53,6 +53,13 @@ impl FileDevice {
     /// version; `LogDamaged`; `System`.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))?;
+        // What an earlier process has renamed or made may not be on the disk yet.
+        let parent =
+            folder.canonicalize().ok().and_then(|folder| Some(folder.parent()?.to_owned()));
+        for folder in std::iter::once(folder).chain(parent.as_deref()) {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(|error| failed("sync", folder, &error))?;
+        }
         let lock = folder.join("lock");
         let file = OpenOptions::new().create(true).append(true).open(&lock);
         let file = file.map_err(|error| failed("open", &lock, &error))?;
@@ -168,11 +175,7 @@ impl LogDevice for FileDevice {
                     }
                     segments.push(segment);
                 }
-                None if ["lock", "identity", "spare"].contains(&name) => {}
-                // Left by an end within `create`.
-                None if name == "new" => {
-                    std::fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-                }
+                None if ["lock", "identity", "spare", "new"].contains(&name) => {}
                 None => {
                     let text = format!("{} is no file of a log", path.display());
                     return Err(Error::with(ErrorCode::StateForeign, text));
@@ -203,12 +206,16 @@ impl LogDevice for FileDevice {
 
     fn write(&mut self, segment: Segment, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let place = HEADER + (at - segment.begin);
-        let written = self.file(segment)?.write_all_at(bytes, place);
+        let opened =
+            self.file(segment).map_err(|error| Error { code: ErrorCode::DeviceFailed, ..error });
+        let written = opened?.write_all_at(bytes, place);
         written.map_err(|error| self.device_failed("write", segment, &error))
     }
 
     fn sync(&mut self, segment: Segment) -> Result<(), Error> {
-        let synced = self.file(segment)?.sync_data();
+        let opened =
+            self.file(segment).map_err(|error| Error { code: ErrorCode::DeviceFailed, ..error });
+        let synced = opened?.sync_data();
         synced.map_err(|error| self.device_failed("sync", segment, &error))
     }
 
@@ -224,7 +231,12 @@ impl LogDevice for FileDevice {
     fn remove(&mut self, segment: Segment) -> Result<(), Error> {
         self.open = None;
         let path = self.path(segment.begin);
-        let moved = std::fs::rename(&path, self.spare()).and_then(|()| {
+        let renamed = match std::fs::rename(&path, self.spare()) {
+            // By an earlier call, which could not sync it.
+            Err(error) if error.kind() == ErrorKind::NotFound && self.spare().is_file() => Ok(()),
+            renamed => renamed,
+        };
+        let moved = renamed.and_then(|()| {
             // Segments are removed in order: a hole would be taken for damage.
             File::open(&self.folder)?.sync_all()
         });

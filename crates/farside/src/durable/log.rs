@@ -152,6 +152,13 @@ impl DurableLog {
             let text = "segment_bytes has 4 KiB to 1 TiB, a multiple of 32";
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
+        if bytes > device.segment_bytes_max() {
+            let text = format!(
+                "segment_bytes is {bytes}; the device has at most {}",
+                device.segment_bytes_max()
+            );
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
         let (promise, id) = (device.promise(), device.log_id());
         let recovered = recover(&mut *device)?;
         let state = LogState {
@@ -214,7 +221,8 @@ impl DurableLog {
             drop(self.commit_staged(state, upto, None)?);
             state = locked(&self.state);
         }
-        self.make_room(&mut state, takes)?;
+        // A closed log has one mark more.
+        self.make_room(&mut state, takes + RECORD_GRANULE)?;
         let end = self.stage(&mut state, tag, payload);
         state.stats.records += 1;
         Ok(end)
@@ -265,7 +273,8 @@ impl DurableLog {
             && (first.end() <= below
                 || canary::mutant!(canary::nodes(), LogTrimmedTooFar) && first.begin < below)
         {
-            locked(&self.device).remove(first)?;
+            let removed = locked(&self.device).remove(first);
+            removed.inspect_err(|error| fail(&mut state, error))?;
             state.segments.pop_front();
             state.current -= 1;
         }
@@ -439,9 +448,18 @@ impl DurableLog {
             let text = format!("{all} B of at most {} B", self.options.bytes_max);
             return Err(Error::with(ErrorCode::LogFull, text));
         }
-        locked(&self.device).create(segment)?;
+        let created = locked(&self.device).create(segment);
+        created.inspect_err(|error| fail(state, error))?;
         state.segments.push_back(segment);
         Ok(())
+    }
+}
+
+/// Fails a log whose device has.
+fn fail(state: &mut LogState, error: &Error) {
+    if error.code == ErrorCode::DeviceFailed {
+        state.failure.get_or_insert_with(|| error.clone());
+        state.commit.fail();
     }
 }
 

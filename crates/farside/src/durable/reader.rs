@@ -37,7 +37,7 @@ pub struct DurableReader<'a> {
 }
 
 impl DurableLog {
-    /// Returns a reader of the records from a position on, which is the beginning of a record or of the log.
+    /// Returns a reader of the records from a position on, which is the beginning of a record or of the log; from any other one it reports damage.
     pub const fn reader(&self, from: u64) -> DurableReader<'_> {
         DurableReader {
             log: self,
@@ -60,6 +60,7 @@ impl DurableReader<'_> {
         loop {
             if self.at >= self.durable {
                 (self.durable, self.segments) = self.log.durable_segments();
+                self.reader.forget();
                 if self.at >= self.durable {
                     return Ok(None);
                 }

@@ -42,6 +42,11 @@ impl SegmentReader {
         Self { id, segment, at: 0, window: Vec::new() }
     }
 
+    /// Forgets what was read: more may have been written since.
+    pub(super) fn forget(&mut self) {
+        self.window.clear();
+    }
+
     /// Bytes of a segment that are in it, from a position on.
     fn bytes(
         &mut self,
@@ -179,6 +184,11 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
         if scan.at() < segment.end() {
             break;
         }
+    }
+    // The next segment is made before the end of one is written.
+    if segments.last().is_some_and(|last| scan.at() == last.end()) {
+        let text = format!("no segment from {} on", scan.at());
+        return Err(Error::with(ErrorCode::LogDamaged, text));
     }
     let (mut behind, stop) = (Vec::new(), scan.at());
     for segment in segments.iter().filter(|segment| segment.end() > stop) {

@@ -1,13 +1,17 @@
 //! A log device on memory of other processes: a copy in each.
 //!
 //! ```text
-//! 0      header of 64 B: version, number of the log, epoch, bytes of a slot, copies that were named, checksum
-//! 64     a table of slots, 32 B each: first position, bytes, 1 if it is used, checksum
-//! 64 Ki  slots
+//! 0, 1 Ki   two headers, written by turns: version, number of the log, sequence number of the header, epoch, epoch that
+//!           was begun, bytes of a slot, copies that were named, checksum
+//! 2 Ki      a table of slots, 32 B each: first position, bytes, 1 if it is used, checksum
+//! 64 Ki     slots
 //! ```
-//! Each opening begins an epoch, with the copies that it has reached; each of them has all that is durable, since a sync
-//! waits for all. A copy of an earlier epoch, or an empty one, is overwritten. An opening needs more than half of the copies
-//! that the one before has named, without empty ones: so it reaches one of the newest epoch.
+//! Each opening begins an epoch with the copies that it has reached, each of which then has all that is durable: a sync
+//! waits for all of them. It first writes to all that it begins the epoch, so that no two openings have one of the same
+//! number; then it makes the copies equal; then it writes that the epoch holds.
+//!
+//! An opening needs more than half of the copies that the newest epoch has named, and that have the log: the opening after
+//! that one needs more than half of them too, so that it reaches a copy of the newest epoch.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
 use crate::onesided::{
@@ -23,11 +27,16 @@ use std::time::Duration;
 use xxhash_rust::xxh64::xxh64;
 
 const MAGIC: &[u8; 16] = b"farside rep 0001";
-const HEADER: usize = 64;
+const HEADER: usize = 1024;
 const ENTRY: usize = 32;
-/// Bytes before the first slot.
-const TABLE: u64 = 64 << 10;
-const SLOTS_MAX: usize = (TABLE as usize - HEADER) / ENTRY;
+/// Where the table and the first slot begin.
+const TABLE: usize = 2 * HEADER;
+const FIRST_SLOT: u64 = 64 << 10;
+const SLOTS_MAX: usize = (FIRST_SLOT as usize - TABLE) / ENTRY;
+/// Most copies.
+const COPIES_MAX: usize = 64;
+/// Words of a header before those of the copies.
+const WORDS: usize = 6;
 /// Bytes that are copied at a time, and the smallest memory of writes.
 const PIECE: usize = 1 << 20;
 /// WRITEs after which one more waits for them.
@@ -56,6 +65,8 @@ impl Default for ReplicaOptions {
 struct Replica {
     address: String,
     memory: RemoteMemory,
+    /// `None`: it does not have the log.
+    header: Option<ReplicaHeader>,
 }
 
 /// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`).
@@ -78,9 +89,10 @@ pub struct ReplicatedDevice {
     client: MemoryClient,
     replicas: Vec<Replica>,
     id: u64,
-    epoch: u64,
-    /// Copies that were named.
-    named: u64,
+    /// Of the header that was written last.
+    sequence: u64,
+    /// Hashes of the addresses of the copies that were named.
+    named: Vec<u64>,
     /// Bytes of a slot; zero before the first segment.
     slot_bytes: u64,
     /// The segment in each slot.
@@ -94,21 +106,26 @@ pub struct ReplicatedDevice {
 }
 
 /// The header of a copy.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct ReplicaHeader {
     id: u64,
+    sequence: u64,
+    /// The copy has all of this epoch; zero of none.
     epoch: u64,
+    /// An opening has begun this epoch.
+    begun: u64,
     slot_bytes: u64,
-    /// Copies that the opening has named.
-    named: u64,
+    /// Hashes of the addresses of the copies that the epoch has named.
+    named: Vec<u64>,
 }
 
 impl ReplicaHeader {
-    fn encode(self) -> [u8; HEADER] {
+    fn encode(&self) -> [u8; HEADER] {
+        let Self { id, sequence, epoch, begun, slot_bytes, named } = self;
+        let words = [*id, *sequence, *epoch, *begun, *slot_bytes, named.len() as u64];
         let mut out = [0; HEADER];
         out[..16].copy_from_slice(MAGIC);
-        for (at, word) in [self.id, self.epoch, self.slot_bytes, self.named].into_iter().enumerate()
-        {
+        for (at, word) in words.iter().chain(named).enumerate() {
             out[16 + 8 * at..24 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
         let checksum = xxh64(&out[..HEADER - 8], 0);
@@ -116,19 +133,23 @@ impl ReplicaHeader {
         out
     }
 
-    /// `None` of memory that was never used.
-    fn decode(bytes: &[u8], address: &str) -> Result<Option<Self>, Error> {
-        if bytes.iter().all(|byte| *byte == 0) {
-            return Ok(None);
-        }
-        let is_right = bytes[..16] == *MAGIC && word(bytes, HEADER - 8) == xxh64(&bytes[..56], 0);
-        if !is_right {
-            let text = format!("the memory at {address} has something else, or another version");
-            return Err(Error::with(ErrorCode::StateForeign, text));
-        }
-        let [id, epoch, slot_bytes, named] = [16, 24, 32, 40].map(|at| word(bytes, at));
-        Ok(Some(Self { id, epoch, slot_bytes, named }))
+    /// `None` of one that was never written, or whose writer ended within it.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let is_whole = word(bytes, HEADER - 8) == xxh64(&bytes[..HEADER - 8], 0);
+        let [id, sequence, epoch, begun, slot_bytes, count] =
+            std::array::from_fn(|at: usize| word(bytes, 16 + 8 * at));
+        let is_ours = bytes[..16] == *MAGIC && is_whole && count <= COPIES_MAX as u64;
+        let named = (0..count.min(COPIES_MAX as u64) as usize)
+            .map(|at| word(bytes, 16 + 8 * (WORDS + at)))
+            .collect();
+        is_ours.then_some(Self { id, sequence, epoch, begun, slot_bytes, named })
     }
+}
+
+/// Whether a header's place may be overwritten: it is empty, or has a header, perhaps a part of one.
+fn is_free(header: &[u8]) -> bool {
+    header[..16].iter().zip(MAGIC).all(|(byte, magic)| *byte == 0 || byte == magic)
+        && (header[..16] != [0; 16] || header.iter().all(|byte| *byte == 0))
 }
 
 fn encode_entry(segment: Option<Segment>) -> [u8; ENTRY] {
@@ -147,6 +168,10 @@ fn encode_entry(segment: Option<Segment>) -> [u8; ENTRY] {
 fn decode_entry(entry: &[u8]) -> Option<Segment> {
     let is_right = entry[16] == 1 && word(entry, 24) == xxh64(&entry[..24], 1);
     is_right.then(|| Segment { begin: word(entry, 0), bytes: word(entry, 8) })
+}
+
+fn hash(address: &str) -> u64 {
+    xxh64(address.as_bytes(), 0)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -171,6 +196,10 @@ impl ReplicatedDevice {
         addresses: &[&str],
         options: &ReplicaOptions,
     ) -> Result<Self, Error> {
+        if !(1..=COPIES_MAX).contains(&addresses.len()) {
+            let text = format!("{} copies: 1 to {COPIES_MAX}", addresses.len());
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
         // A connection that is lost must not come back: another client may have gone on by then.
         let once = MemoryClientOptions::default().reconnect(Duration::ZERO);
         let mut client = MemoryClient::new(fabric, &once)?;
@@ -179,7 +208,8 @@ impl ReplicatedDevice {
             match client.open(address, options.timeout) {
                 Ok(memory) => {
                     check(address, memory)?;
-                    replicas.push(Replica { address: (*address).to_owned(), memory });
+                    let address = (*address).to_owned();
+                    replicas.push(Replica { address, memory, header: None });
                 }
                 Err(error) if error.code == ErrorCode::ChannelFull => {
                     let text = format!("the copy at {address}: {}", error.detail);
@@ -195,13 +225,13 @@ impl ReplicatedDevice {
         }
         let staging = client.register(PIECE as u64)?;
         let (slots, writing, timeout) = (Vec::new(), Vec::new(), options.timeout);
-        let (id, epoch, slot_bytes, staged) = (0, 0, 0, 0);
-        let named = addresses.len() as u64;
+        let (id, sequence, slot_bytes, staged) = (0, 0, 0, 0);
+        let named = addresses.iter().map(|address| hash(address)).collect();
         let mut device = Self {
             client,
             replicas,
             id,
-            epoch,
+            sequence,
             named,
             slot_bytes,
             slots,
@@ -221,59 +251,146 @@ impl ReplicatedDevice {
 
     /// Finds the newest copies, makes the others equal to them, and begins an epoch.
     fn begin(&mut self, missing: &[String], least: Option<usize>) -> Result<(), Error> {
-        let mut headers = Vec::new();
-        for number in 0..self.replicas.len() {
-            let mut header = [0; HEADER];
-            self.read_at(number, 0, &mut header)?;
-            headers.push(ReplicaHeader::decode(&header, &self.replicas[number].address)?);
-        }
-        let newest = headers.iter().flatten().max_by_key(|header| header.epoch).copied();
+        self.read_headers()?;
+        let headers = || self.replicas.iter().filter_map(|replica| replica.header.as_ref());
+        let sequence = headers().map(|header| header.sequence).max().unwrap_or(0);
+        let epoch = headers().map(|header| header.begun.max(header.epoch)).max().unwrap_or(0);
+        let epoch = epoch.saturating_add(1);
+        let newest = headers().max_by_key(|header| header.epoch).filter(|header| header.epoch > 0);
+        let newest = newest.cloned();
+        self.sequence = sequence;
         match newest {
-            None if missing.is_empty() => self.id = random(),
+            Some(newest) => self.go_on(&newest, missing, (least, epoch))?,
+            // Nothing was ever committed: commits of the first epoch need all copies.
+            None if missing.is_empty() => {
+                self.id = random();
+                let (id, named) = (self.id, self.named.clone());
+                let (sequence, slot_bytes) = (0, 0);
+                let new = ReplicaHeader { id, sequence, epoch: 0, begun: 0, slot_bytes, named };
+                for replica in &mut self.replicas {
+                    replica.header = Some(new.clone());
+                }
+                self.announce(epoch)?;
+            }
             None => {
                 let text =
                     format!("a log is made with all copies; missing: {}", missing.join(", "));
                 return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
             }
-            Some(newest) => {
-                if headers.iter().flatten().any(|header| header.id != newest.id) {
+        }
+        self.write_table()?;
+        self.hold(epoch)
+    }
+
+    fn read_headers(&mut self) -> Result<(), Error> {
+        for number in 0..self.replicas.len() {
+            let mut headers = [0; 2 * HEADER];
+            self.read_at(number, 0, &mut headers)?;
+            let (one, other) = headers.split_at(HEADER);
+            let found = [one, other].into_iter().filter_map(ReplicaHeader::decode);
+            let found = found.max_by_key(|header| header.sequence);
+            let replica = &mut self.replicas[number];
+            if found.is_none() && !(is_free(one) && is_free(other)) {
+                let at = &replica.address;
+                let text = format!("the memory at {at} has something else, or another version");
+                return Err(Error::with(ErrorCode::StateForeign, text));
+            }
+            replica.header = found;
+        }
+        Ok(())
+    }
+
+    /// Makes all copies equal to those of the newest epoch.
+    fn go_on(
+        &mut self,
+        newest: &ReplicaHeader,
+        missing: &[String],
+        (least, epoch): (Option<usize>, u64),
+    ) -> Result<(), Error> {
+        let mut used = 0;
+        let mut empty = Vec::new();
+        for replica in &mut self.replicas {
+            match &replica.header {
+                Some(header) if header.id == newest.id => {
+                    // Others are not counted: nothing says what they have missed.
+                    used += usize::from(newest.named.contains(&hash(&replica.address)));
+                }
+                Some(header) if header.epoch > 0 => {
                     let text = "the copies are of different logs".to_owned();
                     return Err(Error::with(ErrorCode::StateForeign, text));
                 }
-                // An empty copy may have lost what the newest epoch had.
-                let used = headers.iter().flatten().count();
-                let least = least.unwrap_or(newest.named as usize / 2 + 1);
-                if used < least {
-                    let text = format!(
-                        "{used} of {least} that have the log; missing: {}",
-                        missing.join(", ")
-                    );
-                    return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
+                _ => {
+                    replica.header = None;
+                    empty.push(replica.address.as_str());
                 }
-                (self.id, self.epoch, self.slot_bytes) =
-                    (newest.id, newest.epoch, newest.slot_bytes);
-                let is_newest =
-                    |at: &usize| headers[*at].is_some_and(|one| one.epoch == newest.epoch);
-                let (whole, stale): (Vec<_>, Vec<_>) =
-                    (0..self.replicas.len()).partition(is_newest);
-                self.merge_tables(&whole)?;
-                self.fill(whole[0], &stale)?;
-                // Reads are of the first.
-                self.replicas.swap(0, whole[0]);
             }
         }
-        self.epoch += 1;
-        self.write_tables()
+        let least = least.unwrap_or(newest.named.len() / 2 + 1);
+        if used < least {
+            let text = format!(
+                "{used} of {least} that have the log and were named before; missing: {}; empty: {}",
+                missing.join(", "),
+                empty.join(", ")
+            );
+            return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
+        }
+        (self.id, self.slot_bytes) = (newest.id, newest.slot_bytes);
+        let is_newest = |at: &usize| {
+            self.replicas[*at].header.as_ref().is_some_and(|one| one.epoch == newest.epoch)
+        };
+        let (whole, stale): (Vec<_>, Vec<_>) = (0..self.replicas.len()).partition(is_newest);
+        for number in &stale {
+            // It is overwritten from here on.
+            if let Some(header) = &mut self.replicas[*number].header {
+                header.epoch = 0;
+            }
+        }
+        self.announce(epoch)?;
+        self.merge_tables(&whole)?;
+        self.fill(whole[0], &stale)?;
+        // Reads are of the first.
+        self.replicas.swap(0, whole[0]);
+        Ok(())
+    }
+
+    /// Writes to the copies that have the log that an epoch begins.
+    fn announce(&mut self, epoch: u64) -> Result<(), Error> {
+        self.sequence += 1;
+        for number in 0..self.replicas.len() {
+            let Some(header) = &mut self.replicas[number].header else { continue };
+            (header.begun, header.sequence) = (epoch, self.sequence);
+            let header = header.encode();
+            self.write_at(number, self.header_place(), &header)?;
+        }
+        self.wait()
+    }
+
+    /// Writes to all copies that they have all of an epoch.
+    fn hold(&mut self, epoch: u64) -> Result<(), Error> {
+        self.sequence += 1;
+        let (id, sequence, slot_bytes) = (self.id, self.sequence, self.slot_bytes);
+        let (begun, named) = (epoch, self.named.clone());
+        let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named };
+        self.write_all(self.header_place(), &header.encode())?;
+        for replica in &mut self.replicas {
+            replica.header = Some(header.clone());
+        }
+        self.wait()
+    }
+
+    /// Headers are written by turns, so that one is whole if a writer ends within the other.
+    const fn header_place(&self) -> u64 {
+        self.sequence % 2 * HEADER as u64
     }
 
     /// A segment exists if any of the newest copies has it: a `create` may have ended between them.
     fn merge_tables(&mut self, whole: &[usize]) -> Result<(), Error> {
         let least = self.replicas.iter().map(|replica| replica.memory.bytes()).min();
-        let count = least.unwrap_or(0).saturating_sub(TABLE).checked_div(self.slot_bytes);
+        let count = least.unwrap_or(0).saturating_sub(FIRST_SLOT).checked_div(self.slot_bytes);
         self.slots = vec![None; (count.unwrap_or(0) as usize).min(SLOTS_MAX)];
         for number in whole {
-            let mut table = vec![0; TABLE as usize - HEADER];
-            self.read_at(*number, HEADER as u64, &mut table)?;
+            let mut table = vec![0; FIRST_SLOT as usize - TABLE];
+            self.read_at(*number, TABLE as u64, &mut table)?;
             for (slot, entry) in table.chunks_exact(ENTRY).enumerate() {
                 let segment = decode_entry(entry);
                 let is_possible = |one: Segment| one.is_possible() && one.bytes <= self.slot_bytes;
@@ -322,23 +439,24 @@ impl ReplicatedDevice {
         Ok(())
     }
 
-    /// Writes header and table to all copies.
-    fn write_tables(&mut self) -> Result<(), Error> {
-        let Self { id, epoch, slot_bytes, named, .. } = *self;
-        let mut table = vec![0; TABLE as usize];
-        table[..HEADER].copy_from_slice(&ReplicaHeader { id, epoch, slot_bytes, named }.encode());
+    /// Writes the table to all copies.
+    fn write_table(&mut self) -> Result<(), Error> {
+        let mut table = vec![0; FIRST_SLOT as usize - TABLE];
         for (slot, segment) in self.slots.iter().enumerate() {
-            table[HEADER + slot * ENTRY..][..ENTRY].copy_from_slice(&encode_entry(*segment));
+            table[slot * ENTRY..][..ENTRY].copy_from_slice(&encode_entry(*segment));
         }
-        // The header last: a copy is of the epoch once it has all.
-        self.write_all(HEADER as u64, &table[HEADER..])?;
-        self.wait()?;
-        self.write_all(0, &table[..HEADER])?;
+        self.write_all(TABLE as u64, &table)?;
         self.wait()
     }
 
+    /// Bytes of a copy for slots.
+    fn slot_space(&self) -> u64 {
+        let least = self.replicas.iter().map(|replica| replica.memory.bytes()).min();
+        least.unwrap_or(0).saturating_sub(FIRST_SLOT)
+    }
+
     fn place(&self, slot: usize) -> u64 {
-        TABLE + slot as u64 * self.slot_bytes
+        FIRST_SLOT + slot as u64 * self.slot_bytes
     }
 
     /// Where a position of a segment is in each copy.
@@ -349,29 +467,55 @@ impl ReplicatedDevice {
     }
 
     fn read_at(&mut self, number: usize, place: u64, out: &mut [u8]) -> Result<(), Error> {
-        let Replica { address, memory } = &self.replicas[number];
+        let Replica { address, memory, .. } = &self.replicas[number];
         let read = self.client.read_bytes(memory.at(place), out, self.timeout);
         read.map_err(|error| failed(address, &error))
     }
 
+    /// Writes bytes to all copies; [`wait`](Self::wait) waits for them.
     fn write_all(&mut self, place: u64, bytes: &[u8]) -> Result<(), Error> {
-        (0..self.replicas.len()).try_for_each(|number| self.write_at(number, place, bytes))
+        let at = self.stage(bytes)?;
+        (0..self.replicas.len()).try_for_each(|number| self.post(number, place, (at, bytes.len())))
     }
 
-    /// Writes bytes to a copy; [`wait`](Self::wait) waits for them.
+    /// The same, to one.
     fn write_at(&mut self, number: usize, place: u64, bytes: &[u8]) -> Result<(), Error> {
+        let at = self.stage(bytes)?;
+        self.post(number, place, (at, bytes.len()))
+    }
+
+    /// Copies bytes to where WRITEs take them from.
+    fn stage(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         if self.staged + bytes.len() > self.staging.len() || self.writing.len() >= WRITING_MAX {
             self.wait()?;
             if bytes.len() > self.staging.len() {
                 self.staging = self.client.register(bytes.len().next_power_of_two() as u64)?;
             }
         }
-        let range = self.staged as u64..(self.staged + bytes.len()) as u64;
-        self.staging.write(range.start, bytes)?;
+        let at = self.staged;
+        self.staging.write(at as u64, bytes)?;
         self.staged += bytes.len();
-        let Replica { address, memory } = &self.replicas[number];
-        let written = self.client.write(memory.at(place), &self.staging, range);
-        self.writing.push((number, written.map_err(|error| failed(address, &error))?));
+        Ok(at)
+    }
+
+    /// Queues WRITEs of staged bytes to a copy, each as long as the fabric allows.
+    fn post(
+        &mut self,
+        number: usize,
+        place: u64,
+        (at, length): (usize, usize),
+    ) -> Result<(), Error> {
+        let most = self.client.capabilities().transfer_bytes_max.min(u32::MAX.into()) as usize;
+        let Replica { address, memory, .. } = &self.replicas[number];
+        let mut done = 0;
+        while done < length {
+            let piece = (length - done).min(most);
+            let range = (at + done) as u64..(at + done + piece) as u64;
+            let to = memory.at(place + done as u64);
+            let written = self.client.write(to, &self.staging, range);
+            self.writing.push((number, written.map_err(|error| failed(address, &error))?));
+            done += piece;
+        }
         Ok(())
     }
 
@@ -380,7 +524,7 @@ impl ReplicatedDevice {
         let deadline = Deadline::after(self.timeout);
         if !self.client.capabilities().completion_means_placed {
             for number in 0..self.replicas.len() {
-                let Replica { address, memory } = &self.replicas[number];
+                let Replica { address, memory, .. } = &self.replicas[number];
                 let read = self.client.read_word(memory.at(0));
                 self.writing.push((number, read.map_err(|error| failed(address, &error))?));
             }
@@ -406,7 +550,7 @@ fn check(address: &str, memory: RemoteMemory) -> Result<(), Error> {
     if !memory.access().allows(Access::READ) || !memory.access().allows(Access::WRITE) {
         return wrong(format!("the memory at {address} cannot be read and written"));
     }
-    if memory.bytes() <= TABLE {
+    if memory.bytes() <= FIRST_SLOT {
         return wrong(format!("the memory at {address} has {} B", memory.bytes()));
     }
     Ok(())
@@ -421,6 +565,10 @@ impl LogDevice for ReplicatedDevice {
         self.id
     }
 
+    fn segment_bytes_max(&self) -> u64 {
+        if self.slot_bytes > 0 { self.slot_bytes } else { self.slot_space() }
+    }
+
     fn segments(&mut self) -> Result<Vec<Segment>, Error> {
         let mut segments: Vec<_> = self.slots.iter().flatten().copied().collect();
         segments.sort_unstable();
@@ -428,23 +576,22 @@ impl LogDevice for ReplicatedDevice {
     }
 
     fn create(&mut self, segment: Segment) -> Result<(), Error> {
+        if segment.bytes > self.segment_bytes_max() {
+            let text = format!("{} B in slots of {} B", segment.bytes, self.segment_bytes_max());
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
         if self.slot_bytes == 0 {
-            let least = self.replicas.iter().map(|replica| replica.memory.bytes()).min();
-            let count = (least.unwrap_or(0) - TABLE) / segment.bytes;
+            let count = self.slot_space() / segment.bytes;
             self.slots = vec![None; (count as usize).min(SLOTS_MAX)];
             self.slot_bytes = segment.bytes;
-            self.write_tables()?;
-        }
-        if segment.bytes > self.slot_bytes {
-            let text =
-                format!("a segment of {} B in slots of {} B", segment.bytes, self.slot_bytes);
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
+            let epoch = self.replicas[0].header.as_ref().map_or(0, |header| header.epoch);
+            self.hold(epoch)?;
         }
         let Some(slot) = self.slots.iter().position(Option::is_none) else {
             let text = format!("all {} slots of the copies are used", self.slots.len());
             return Err(Error::with(ErrorCode::LogFull, text));
         };
-        self.write_all((HEADER + slot * ENTRY) as u64, &encode_entry(Some(segment)))?;
+        self.write_all((TABLE + slot * ENTRY) as u64, &encode_entry(Some(segment)))?;
         self.wait()?;
         self.slots[slot] = Some(segment);
         Ok(())
@@ -478,7 +625,7 @@ impl LogDevice for ReplicatedDevice {
     fn remove(&mut self, segment: Segment) -> Result<(), Error> {
         let slot = self.slots.iter().position(|one| *one == Some(segment));
         let slot = slot.ok_or_else(|| Error::with(ErrorCode::System, "no such segment"))?;
-        self.write_all((HEADER + slot * ENTRY) as u64, &encode_entry(None))?;
+        self.write_all((TABLE + slot * ENTRY) as u64, &encode_entry(None))?;
         self.wait()?;
         self.slots[slot] = None;
         Ok(())

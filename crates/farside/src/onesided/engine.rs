@@ -27,7 +27,7 @@ use farside_base::{
     Capabilities, Completion, CompletionStatus, LinkId, LocalSlice, ReceiveQueueId, RegionToken,
     RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Fabric, Posted, Stop};
+use farside_fabric::{Fabric, Posted, RunNow, Stop};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -280,8 +280,8 @@ impl Engine {
         }
         spec.check(&token, self.transfer_max())?;
         let next = *self.free.last().ok_or(ErrorCode::TooManyRequests)?;
-        if let Some(value) = self.run_now(next, &spec) {
-            return Ok(self.end_now(spec.memory, value));
+        if let Some(outcome) = self.run_now(next, &spec) {
+            return Ok(self.end_now(spec.memory, outcome));
         }
         let list = match (spec.ranges, spec.local) {
             (Some(ranges), Some(local)) => Some(self.list(ranges, spec.action, local)?),
@@ -316,7 +316,7 @@ impl Engine {
 
     /// Carries out a request within the call, if the port can and no request waits to be posted. Returns its outcome.
     #[inline]
-    fn run_now(&mut self, number: u32, spec: &RequestSpec<'_>) -> Option<u64> {
+    fn run_now(&mut self, number: u32, spec: &RequestSpec<'_>) -> Option<Result<u64, Error>> {
         let RequestSpec { memory, action, offset, bytes, local, ranges } = *spec;
         if !self.runs_in_call || bytes > IN_CALL_BYTES || !self.ready.is_empty() {
             return None;
@@ -330,38 +330,46 @@ impl Engine {
             let operation = action.operation(RemoteSlice { region, offset }, &local, bytes);
             port.run_now(&Work { id: GUARD, link, flags: WorkFlags::default(), operation })
         };
-        let Some((buffer, at)) = local else {
-            run(offset, self.words.local(u64::from(number) * 8, 8))?;
-            self.counters.carried_out(1);
-            return Some(if action.has_value() { self.value(number) } else { 0 });
-        };
-        let Some(ranges) = ranges else {
-            run(offset, buffer.local(at, bytes as u32))?;
-            self.counters.carried_out(1);
-            return Some(0);
-        };
-        if !ranges.is_by_one() {
-            return None;
+        let (mut count, mut ran) = (1, RunNow::NotRun);
+        match (local, ranges) {
+            (None, _) => ran = run(offset, self.words.local(u64::from(number) * 8, 8)),
+            (Some((buffer, at)), None) => ran = run(offset, buffer.local(at, bytes as u32)),
+            (Some((buffer, at)), Some(ranges)) if ranges.is_by_one() => {
+                count = ranges.count() as u64;
+                for range in ranges.iter() {
+                    let local = buffer.local(at + range.local, range.bytes);
+                    ran = run(offset + range.remote, local);
+                    if !matches!(ran, RunNow::Done(_)) {
+                        return None; // what has been moved is moved again when the list is posted
+                    }
+                }
+            }
+            _ => {}
         }
-        for range in ranges.iter() {
-            // What has been moved is moved again when the list is posted.
-            run(offset + range.remote, buffer.local(at + range.local, range.bytes))?;
+        match ran {
+            RunNow::Done(_) => {
+                self.counters.carried_out(count);
+                Some(Ok(if action.has_value() { self.value(number) } else { 0 }))
+            }
+            RunNow::NotRun => None,
+            RunNow::Unknown => {
+                let text = "the memory server closed the connection within the request";
+                Some(Err(Error::with(ErrorCode::Indeterminate, text)))
+            }
         }
-        self.counters.carried_out(ranges.count() as u64);
-        Some(0)
     }
 
     /// Ends the request of the next free slot, which was carried out within its call.
     #[inline]
-    fn end_now(&mut self, memory: u32, value: u64) -> SlotName {
-        self.memories[memory as usize].is_proven = true;
+    fn end_now(&mut self, memory: u32, outcome: Result<u64, Error>) -> SlotName {
+        self.memories[memory as usize].is_proven |= outcome.is_ok();
         self.memories[memory as usize].unfinished += 1;
         let number = self.free.pop().unwrap_or_default();
         let slot = &mut self.slots[number as usize];
         slot.memory = memory;
         (slot.is_forgotten, slot.is_hidden) = (false, false);
         let name = SlotName { slot: number, generation: slot.generation };
-        self.end_request(number, Ok(value));
+        self.end_request(number, outcome);
         name
     }
 

@@ -86,6 +86,11 @@ impl GroupCommit {
         range
     }
 
+    /// The device has failed outside of a write.
+    pub const fn fail(&mut self) {
+        self.is_failed = true;
+    }
+
     /// Ends the write. All callers that wait ask for their status again.
     pub fn end(&mut self, is_durable: bool) {
         if let Some(mut end) = self.writing.take() {
