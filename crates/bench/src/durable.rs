@@ -1,4 +1,4 @@
-//! The durable log: a commit of one record and of groups, by one thread and by several, beside a write and a sync of the
+//! The durable log: a commit of one record and of groups, by one thread and by several, compared with a write and a sync of the
 //! same bytes.
 
 use crate::onesided::draw;

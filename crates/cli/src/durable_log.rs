@@ -107,16 +107,16 @@ pub(crate) fn print_all(place: &LogPlace, output: Output) -> Result<(), Failure>
 /// Prints what a folder has; fails if it is damaged.
 pub(crate) fn check(folder: &Path, output: Output) -> Result<(), Failure> {
     let report = durable::check(folder)?;
-    let LogReport { promise, segments, begin, end, records, payload_bytes, behind, .. } = &report;
+    let LogReport { promise, segments, begin, end, records, payload_bytes, cut_off, .. } = &report;
     let taken = segments.iter().map(|segment| segment.bytes).sum();
     output.line(format!("medium    {promise}"));
     output.line(format!("segments  {}, {}", segments.len(), bytes(taken)));
     output.line(format!("records   {}, {}", count(*records), bytes(*payload_bytes)));
     output.line(format!("positions {begin} to {end}"));
-    let state = match (report.damaged_below, *behind) {
+    let state = match (report.damaged_below, *cut_off) {
         (Some(below), _) => format!("damaged at {end}: it was durable up to {below}"),
         (None, 0) => "whole".to_owned(),
-        (None, behind) => format!("whole; {behind} appends behind the end were cut off"),
+        (None, cut) => format!("whole; {cut} appends after the end were cut off"),
     };
     output.line(format!("state     {state}"));
     output.value(&serde_json::json!({
@@ -128,7 +128,7 @@ pub(crate) fn check(folder: &Path, output: Output) -> Result<(), Failure> {
         "end": end,
         "records": records,
         "payload_bytes": payload_bytes,
-        "cut_off": behind,
+        "cut_off": cut_off,
         "damaged_below": report.damaged_below,
     }));
     match report.damaged_below {

@@ -8,7 +8,7 @@ fn main() -> Result<(), farside::Error> {
     let (log, recovered) = DurableLog::open(&folder, &DurableLogOptions::default())?;
     assert!(log.promise().survives_process); // and power, on a disk
 
-    // The state of the program: a checkpoint of its own, then all records behind it.
+    // The state of the program: a checkpoint of its own, then all records after it.
     let mut orders = Vec::new();
     for record in log.reader(recovered.begin) {
         orders.push(record?.payload);

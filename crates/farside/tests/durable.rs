@@ -94,7 +94,7 @@ fn records_survive_their_process_in_order() {
     assert!(expected.iter().all(|record| record.tag.address == !record.tag.counter));
     let report = check(&folder.0).unwrap();
     assert_eq!((report.records, report.end >= expected[799].end), (800, true));
-    assert_eq!((report.behind, report.damaged_below), (0, None));
+    assert_eq!((report.cut_off, report.damaged_below), (0, None));
     assert_eq!(code(check(Path::new("/"))), ErrorCode::StateForeign);
     // A trim frees whole segments; what is left is read from its beginning.
     let log = folder.open().unwrap();
@@ -238,7 +238,7 @@ fn log_that_is_cut_at_any_byte_is_refused_or_whole() {
         fs::write(folder.segment(), &whole[..bytes as usize]).unwrap();
         assert_eq!(code(folder.open()), ErrorCode::LogTruncated, "{bytes} B");
     }
-    // Zeros from a byte on: as if what is behind it had never been written.
+    // Zeros from a byte on: as if what is after it had never been written.
     for bytes in (HEADER..used).step_by(7) {
         let mut image = whole.clone();
         image[bytes as usize..].fill(0);
@@ -309,7 +309,7 @@ fn second_user_of_a_folder_is_refused() {
 }
 
 #[test]
-fn media_are_told_apart() {
+fn media_are_distinguished() {
     let folder = LogFolder::new();
     let promise = folder.open().unwrap().promise();
     assert!(promise.survives_process && !promise.to_string().is_empty());

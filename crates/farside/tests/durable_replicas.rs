@@ -90,7 +90,7 @@ fn numbers(log: &DurableLog) -> Vec<u64> {
     records(log).iter().map(|record| record.tag.counter).collect()
 }
 
-/// Whether both memories have the same bytes behind their tables.
+/// Whether both memories have the same bytes after their tables.
 fn are_equal(servers: &[MemoryServer]) -> bool {
     let bytes = |server: &MemoryServer| {
         let mut bytes = vec![0; (BYTES - (64 << 10)) as usize];
@@ -183,7 +183,7 @@ fn lost_copy_fails_the_log_and_the_others_go_on(make: &Make) {
 fn copies_that_were_missing_are_made_equal(make: &Make) {
     let servers = servers(make, 3);
     append(&open(make, &servers, None).unwrap(), 0..50).unwrap();
-    // The last one is not named: it stays behind.
+    // The last one is not named: it misses what follows.
     append(&open(make, &servers[..2], None).unwrap(), 50..400).unwrap();
     assert!(!are_equal(&servers));
     // Its old epoch is not taken for the newest, whatever the order.
@@ -211,7 +211,7 @@ fn copies_that_were_missing_are_made_equal(make: &Make) {
     let without_c = open_at(&make(), &[&a, &b, &absent], None);
     assert_eq!(code(without_c), ErrorCode::NotEnoughReplicas);
     assert!(numbers(&open_at(&make(), &[&a, &d, &c], None).unwrap()).into_iter().eq(0..30));
-    // One that was left behind and an empty one are not the two of three that may go on.
+    // One that missed an epoch and an empty one are not the two of three that may go on.
     let empty = lend(make, true);
     let addresses = [empty.address(), servers[1].address(), &unique_name("absent")];
     assert_eq!(code(open_at(&make(), &addresses, None)), ErrorCode::NotEnoughReplicas);

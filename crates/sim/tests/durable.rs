@@ -51,7 +51,7 @@ fn check(log: &DurableLog, begin: u64, oracle: &mut Oracle) -> Result<(), String
     if end > oracle.records.len() {
         return Err(format!("{end} records of {}", oracle.records.len()));
     }
-    // What is found is durable, and all that was appended behind it is gone.
+    // What is found is durable, and all that was appended after it is gone.
     oracle.records.truncate(end);
     oracle.committed = end;
     Ok(())
@@ -151,7 +151,7 @@ fn simulated_device_conforms() {
     conformance::run(&mut || disk.device());
 }
 
-/// Each bit that is wrong where the log was durable is an error; behind the last mark it may be taken for a record that
+/// Each bit that is wrong where the log was durable is an error; after the last mark it may be taken for a record that
 /// was cut off.
 #[test]
 fn damage_is_found_at_every_bit() {

@@ -1,4 +1,4 @@
-//! Looking at a log that no process uses, without a change.
+//! Reading a log that no process uses, without a change.
 
 use super::device::{LogDevice, Promise, Segment};
 use super::file::FileDevice;
@@ -23,9 +23,9 @@ pub struct LogReport {
     pub records: u64,
     /// Bytes of their payloads.
     pub payload_bytes: u64,
-    /// Headers behind the end. Without damage they are of appends that were cut off, and opening the log removes them.
-    pub behind: u64,
-    /// The log was durable up to here, which is behind the end: it is damaged there.
+    /// Headers after the end. Without damage they are of appends that were cut off, and opening the log removes them.
+    pub cut_off: u64,
+    /// The log was durable up to here, which is after the end: it is damaged there.
     pub damaged_below: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub fn check(folder: &Path) -> Result<LogReport, Error> {
         end,
         records: found.records,
         payload_bytes: found.payload_bytes,
-        behind: found.behind.len() as u64,
+        cut_off: found.after_end.len() as u64,
         damaged_below,
     })
 }

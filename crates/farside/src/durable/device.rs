@@ -83,7 +83,7 @@ impl Segment {
             && end.is_some_and(|end| end <= POSITION_MAX)
     }
 
-    /// The position behind the last.
+    /// The position after the last.
     pub const fn end(&self) -> u64 {
         self.begin.saturating_add(self.bytes)
     }

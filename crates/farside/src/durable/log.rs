@@ -120,7 +120,7 @@ pub struct DurableLog {
     state: Mutex<LogState>,
     /// A group has been written, or has failed.
     ended: Condvar,
-    /// Taken behind `state` or alone, never before it.
+    /// Locked after `state` or alone, never before it.
     device: Mutex<Box<dyn LogDevice>>,
     promise: Promise,
     pub(super) id: u64,
@@ -234,7 +234,7 @@ impl DurableLog {
     ///
     /// # Errors
     /// `TimedOut`; `DeviceFailed`: of what was appended and not committed before, each record is in the log or not.
-    /// `OutOfBounds` for a position behind what was appended.
+    /// `OutOfBounds` for a position after what was appended.
     pub fn commit(&self, upto: u64, timeout: Duration) -> Result<(), Error> {
         let state = locked(&self.state);
         if upto > state.commit.appended() {
@@ -281,7 +281,7 @@ impl DurableLog {
         Ok(())
     }
 
-    /// Makes all durable and marks the end, so that damage of the last records can be told from an append that was cut off.
+    /// Makes all durable and marks the end, so that damage of the last records can be distinguished from an append that was cut off.
     /// A log that is dropped is committed no further.
     ///
     /// # Errors
@@ -416,13 +416,13 @@ impl DurableLog {
         end
     }
 
-    /// Makes room for a record of this length, and behind it for a mark and the end of the segment: in the next segment,
+    /// Makes room for a record of this length, and after it for a mark and the end of the segment: in the next segment,
     /// if this one has too little left.
     fn make_room(&self, state: &mut LogState, takes: u64) -> Result<(), Error> {
         if let Some(error) = &state.failure {
             return Err(error.clone());
         }
-        // A group may end behind any record, with a mark; and the segment behind that.
+        // A group may end after any record, with a mark; and the segment after that.
         let needs = takes + 4 * RECORD_GRANULE;
         loop {
             let at = state.commit.appended();

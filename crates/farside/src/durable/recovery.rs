@@ -21,7 +21,7 @@ pub struct Recovered {
     pub end: u64,
     /// Records of the program.
     pub records: u64,
-    /// Headers of records behind the end, which no commit had reported, that were cut off.
+    /// Headers of records after the end, which no commit had reported, that were cut off.
     pub cut: u64,
     /// The segments, in order.
     pub segments: Vec<Segment>,
@@ -128,7 +128,7 @@ impl SegmentReader {
     }
 }
 
-/// The position behind a record.
+/// The position after a record.
 pub(super) const fn end_of(header: &RecordHeader, segment: Segment) -> u64 {
     match header.kind {
         SEGMENT_END => segment.end(),
@@ -148,8 +148,8 @@ pub(super) struct Scan {
     pub(super) payload_bytes: u64,
     /// The last mark says that the log was durable up to here.
     marked: u64,
-    /// Headers behind the end.
-    pub(super) behind: Vec<(Segment, u64)>,
+    /// Headers after the end.
+    pub(super) after_end: Vec<(Segment, u64)>,
     pub(super) tail: LogTail,
 }
 
@@ -190,24 +190,24 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
         let text = format!("no segment from {} on", scan.at());
         return Err(Error::with(ErrorCode::LogDamaged, text));
     }
-    let (mut behind, stop) = (Vec::new(), scan.at());
+    let (mut after_end, stop) = (Vec::new(), scan.at());
     for segment in segments.iter().filter(|segment| segment.end() > stop) {
         let from = stop.max(segment.begin);
-        scan.mark(reader.headers(device, *segment, from, &mut behind)?);
+        scan.mark(reader.headers(device, *segment, from, &mut after_end)?);
     }
     let tail = match canary::mutant!(canary::nodes(), LogDamageCutOff) {
         true => LogTail::End(stop),
         false => scan.tail(),
     };
-    Ok(Scan { segments, begin, records, payload_bytes, marked, behind, tail })
+    Ok(Scan { segments, begin, records, payload_bytes, marked, after_end, tail })
 }
 
 /// Finds the end of a log, makes all before it durable, and cuts off what follows it.
 ///
-/// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records behind
+/// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records after
 /// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
 pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
-    let Scan { segments, begin, records, marked, mut behind, tail, .. } = scan(device)?;
+    let Scan { segments, begin, records, marked, mut after_end, tail, .. } = scan(device)?;
     let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
@@ -216,14 +216,14 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
         }
     };
     write_again(device, &segments, marked..end)?;
-    let cut = behind.len() as u64;
+    let cut = after_end.len() as u64;
     if canary::mutant!(canary::nodes(), LogCutForgotten) {
-        behind.clear();
+        after_end.clear();
     }
-    for (segment, at) in &behind {
+    for (segment, at) in &after_end {
         device.write(*segment, *at, &[0; HEADER])?;
     }
-    for segment in segments.iter().filter(|one| behind.iter().any(|(its, _)| its == *one)) {
+    for segment in segments.iter().filter(|one| after_end.iter().any(|(its, _)| its == *one)) {
         device.sync(*segment)?;
     }
     if !canary::mutant!(canary::nodes(), LogCopiesDiffer) {

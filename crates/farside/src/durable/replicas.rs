@@ -74,7 +74,7 @@ struct Replica {
 /// *Guarantees*: what a sync has reported is in all copies of the epoch, so it survives this process and all of them but
 /// one. A copy that is lost fails the device: open the log again with the others, and with a new one in its place, which gets
 /// all bytes. *Cost*: a WRITE to each copy, all posted together; a sync is one round trip. On fabrics whose completions do
-/// not mean that bytes were placed, a READ behind each WRITE.
+/// not mean that bytes were placed, a READ after each WRITE.
 ///
 /// ```no_run
 /// use farside::durable::{DurableLog, DurableLogOptions, ReplicaOptions, ReplicatedDevice};

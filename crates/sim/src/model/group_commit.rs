@@ -3,7 +3,7 @@
 //! A program appends a unit and waits for it, several times. The device keeps what a write was given when its sync ends
 //! well, and nothing more after it has failed: not even if a later sync ends well.
 //!
-//! Checked: what a program was told to be durable is kept; at most one program writes; a program that waits is answered,
+//! Checked: what was reported as durable is kept; at most one program writes; a program that waits is answered,
 //! also after a failure.
 
 use crate::explorer::{Model, Violation};
@@ -13,7 +13,7 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum CommitterState {
     Idle,
-    /// Waits for this position. It was told to wait for the report of another program, or asks again.
+    /// Waits for this position. It waits for the report of another program, or asks again.
     Waits(u64, bool),
     Writes(u64, Range<u64>),
 }
@@ -64,13 +64,13 @@ impl Committers {
         self.programs[number].0 = match self.commit.status(upto) {
             CommitStatus::Durable => {
                 if self.kept < upto {
-                    self.wrong = Some("a program was told that what is not kept is durable");
+                    self.wrong = Some("what is not kept was reported as durable");
                 }
                 CommitterState::Idle
             }
             CommitStatus::Failed => {
                 if !self.has_failed {
-                    self.wrong = Some("a program was told of a failure that was none");
+                    self.wrong = Some("a failure was reported that was none");
                 }
                 self.programs[number].1 = 0;
                 CommitterState::Idle
