@@ -1,6 +1,7 @@
 //! The figures of paper 000 in virtual time: what holds of the model, in ranges around the paper's ratios.
 
-use farside_sim::reproduce_000::{FIGURES, PaperFigure, PaperLine, figure, named};
+use farside_sim::paper_figure::{PaperFigure, PaperLine};
+use farside_sim::reproduce_000::{FIGURES, figure, named};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

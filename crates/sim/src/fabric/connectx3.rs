@@ -74,6 +74,7 @@ pub const CONNECTX3_IB: HardwareProfile = HardwareProfile {
         write_busy_ns: 172,
         ps_per_byte: 69,
     },
+    nvm: None,
 };
 
 /// One core of the E5-2640 v2 of 000 §III, 2.0 GHz.

@@ -36,6 +36,7 @@ impl World {
             busy_words: Vec::new(),
             counts: ProgramCounts::default(),
             placement: SocketPlacement::default(),
+            persistent: false,
         });
         NodeKey(self.nodes.len() - 1)
     }
@@ -54,16 +55,19 @@ impl World {
         let regions = self.nodes[node.0].regions.values();
         let device = regions.filter(|region| region.kind == RegionKind::Device);
         let device_bytes = device.map(|region| region.arena.len() as u64).sum();
-        spec.check(&self.options.capabilities, device_bytes)?;
+        let checked = self.checked_access(node, spec.access);
+        RegionSpec { access: checked, ..*spec }.check(&self.options.capabilities, device_bytes)?;
         let arena = spec.memory()?;
         let key = RemoteKey(self.random.word());
         self.record_node("register", node, spec.bytes);
+        let persistent_at = self.place_region(node, spec.kind, arena.len() as u64);
         let node = &mut self.nodes[node.0];
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
         let access = spec.access;
         let socket = node.placement.memory_socket;
-        let registered = SimRegion { arena: arena.clone(), key, access, kind: spec.kind, socket };
+        let (arena_kept, kind) = (arena.clone(), spec.kind);
+        let registered = SimRegion { arena: arena_kept, key, access, kind, socket, persistent_at };
         node.regions.insert(id, registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Ok(Region { id, arena, token, device: None })

@@ -21,12 +21,15 @@
 //!
 //! A [`Path`](super::Path) between two nodes can replace wires and switch.
 //!
+//! Persistent memory of a socket adds its own queues ([`NvmProfile`]).
+//!
 //! Caches of the adapter, its two ports and the sockets of the machine add to that ([`AdapterCaches`],
 //! [`SocketCosts`], [`SocketPlacement`](super::SocketPlacement)).
 //!
 //! Not modelled: congestion control and loss, and the processors: their time is charged by [`stage`](crate::stage).
 
 use super::locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, UsedCache};
+use super::nvm::NvmProfile;
 use super::world::{LinkEnd, NodeKey};
 use farside_base::RegionId;
 use std::collections::VecDeque;
@@ -88,6 +91,9 @@ pub struct HardwareProfile {
     pub caches: AdapterCaches,
     /// Costs between the sockets of a machine.
     pub sockets: SocketCosts,
+    /// Persistent memory of each socket, for the nodes that have some
+    /// ([`SimNet::place_persistent`](super::SimNet::place_persistent)).
+    pub nvm: Option<NvmProfile>,
 }
 
 /// The cluster of 001 §6: two ConnectX-5 of 100 Gb/s, one switch, RoCEv2, EPYC 7742.
@@ -138,6 +144,7 @@ pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
     retry_ns: 12_000,
     caches: AdapterCaches::NONE,
     sockets: SocketCosts::NONE,
+    nvm: None,
 };
 
 /// Adapters that take no time, with packets of any length: all delays come from
@@ -169,6 +176,7 @@ pub const NO_TIME: HardwareProfile = HardwareProfile {
     retry_ns: 1_000,
     caches: AdapterCaches::NONE,
     sockets: SocketCosts::NONE,
+    nvm: None,
 };
 
 impl fmt::Display for HardwareProfile {
@@ -196,7 +204,10 @@ impl fmt::Display for HardwareProfile {
             write!(f, " crossing={}/{}", sockets.crossing_ns, sockets.read_busy_ns)?;
             write!(f, "/{}/{}ps", sockets.write_busy_ns, sockets.ps_per_byte)?;
         }
-        Ok(())
+        match &self.nvm {
+            Some(nvm) => write!(f, " nvm: {nvm}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -212,6 +223,18 @@ impl Resource {
         let start_ps = self.free_ps.max(at_ns.saturating_mul(1_000));
         self.free_ps = start_ps.saturating_add(busy_ps);
         (start_ps.div_ceil(1_000), self.free_ps.div_ceil(1_000))
+    }
+
+    /// As [`take`](Self::take), in picoseconds.
+    pub(super) fn take_ps(&mut self, at_ps: u64, busy_ps: u64) -> (u64, u64) {
+        let start_ps = self.free_ps.max(at_ps);
+        self.free_ps = start_ps.saturating_add(busy_ps);
+        (start_ps, self.free_ps)
+    }
+
+    /// Keeps it busy until `at_ps`, as the next stage does that accepts nothing before.
+    pub(super) fn hold_ps(&mut self, at_ps: u64) {
+        self.free_ps = self.free_ps.max(at_ps);
     }
 
     /// Returns the time at which it is idle again.

@@ -47,8 +47,11 @@ mod control;
 mod delays;
 mod hardware;
 mod locality;
+mod nvm;
+mod optane;
 mod options;
 mod paths;
+mod persistent;
 mod port;
 mod profiles;
 mod program;
@@ -64,6 +67,8 @@ mod hardware_tests;
 #[cfg(test)]
 mod locality_tests;
 #[cfg(test)]
+mod persistent_tests;
+#[cfg(test)]
 mod profile_tests;
 #[cfg(test)]
 mod scene;
@@ -77,8 +82,15 @@ use world::{NodeKey, World};
 pub use connectx3::{CONNECTX3_IB, E5_2640_V2, VERBS_CONNECTX3};
 pub use hardware::{CONNECTX5_ROCE, HardwareProfile, NO_TIME};
 pub use locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, SocketPlacement};
+pub use nvm::{
+    NVM_LINE_BYTES, NvmAccess, NvmCounters, NvmProfile, NvmSocket, NvmWriteTimes, NvmWriter,
+};
+pub use optane::{
+    ADAPTERS_200G, CXL_NVM, NEXT_NVM, OPTANE_CX5, OPTANE_NVM, VERBS_CONNECTX5, XEON_5215M,
+};
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
 pub use paths::{Path, Traffic};
+pub use persistent::ProcessorAccess;
 pub use port::SimFabric;
 pub use profiles::{ADAPTIVE_ROUTING, EFA, ONE_RMA};
 pub use program::{EPYC_7742, NO_COSTS, ProcessorCosts, ProgramCounts};

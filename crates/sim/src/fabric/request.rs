@@ -237,6 +237,8 @@ pub(super) struct Inbound {
     pub(super) read_back: bool,
     /// Time of arrival.
     pub(super) arrived_ns: u64,
+    /// With a hardware profile: bytes of the packets that have arrived.
+    pub(super) arrived_bytes: u64,
     /// With a hardware profile: earliest time at which its bytes are in memory.
     pub(super) landed_ns: u64,
 }
@@ -253,6 +255,7 @@ impl Inbound {
             torn: false,
             read_back: false,
             arrived_ns: 0,
+            arrived_bytes: 0,
             landed_ns: 0,
         }
     }

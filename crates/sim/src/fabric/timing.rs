@@ -208,12 +208,7 @@ impl World {
         }
         let (_, seen_ns) = port.receive.take(arrived_ns, busy_ns * 1_000 + delay.busy_ps);
         let seen_ns = seen_ns + delay.latency_ns;
-        let mut bus_ps = u64::from(packet.bytes) * hardware.pcie_ps_per_byte;
-        if target.device {
-            bus_ps = 0;
-        }
-        let node = self.port(to.port).node;
-        let (bus_ns, _) = self.adapters.of(node).bus_write.take(seen_ns, bus_ps);
+        let written_ns = self.write_bus(&hardware, to, number, &packet, seen_ns);
         if !packet.last {
             return;
         }
@@ -222,7 +217,7 @@ impl World {
         if target.across {
             access_ns += hardware.sockets.crossing_ns;
         }
-        let landed_ns = bus_ns + bus_ps / 1_000 + hardware.pipeline_ns + access_ns;
+        let landed_ns = written_ns + hardware.pipeline_ns + access_ns;
         let thread_ns = self.thread_crossing_ns(&hardware, to);
         let entry_ns = if target.receives { hardware.completion_ns + thread_ns } else { 0 };
         let request = matches!(packet.then, Then::Arrive | Then::Fetched);
@@ -243,6 +238,34 @@ impl World {
             Then::Fetch => self.at(seen_ns, WorldEvent::Fetch(to, number)),
             Then::Fetched => self.at(seen_ns, WorldEvent::Fetched(to, number)),
         }
+    }
+
+    /// Writes the bytes of a packet to memory. Returns when the bus and the memory have taken them.
+    fn write_bus(
+        &mut self,
+        hardware: &HardwareProfile,
+        to: LinkEnd,
+        number: u64,
+        packet: &Packet,
+        at_ns: u64,
+    ) -> u64 {
+        let request = matches!(packet.then, Then::Arrive | Then::Fetched);
+        let device = request && self.at_device(to, number);
+        let bytes = if device { 0 } else { u64::from(packet.bytes) };
+        let bus_ps = bytes * hardware.pcie_ps_per_byte;
+        let node = self.port(to.port).node;
+        let (bus_ns, _) = self.adapters.of(node).bus_write.take(at_ns, bus_ps);
+        let written_ns = bus_ns + bus_ps / 1_000;
+        if !request {
+            return written_ns;
+        }
+        let Some(taken_ns) = self.store_arriving(to, number, bytes, written_ns) else {
+            return written_ns;
+        };
+        // Posted writes wait for one another, so memory that takes no more stops the adapter.
+        self.adapters.of(node).bus_write.hold_ps(taken_ns * 1_000);
+        self.adapter_port(to).receive.hold_ps(taken_ns * 1_000);
+        taken_ns
     }
 
     /// Returns the delays of a message at its target.
@@ -288,6 +311,10 @@ impl World {
         let bytes = inbound.message.bytes as u64;
         let (kind, at) = (inbound.message.kind, inbound.message.at);
         let across = at.is_some_and(|(token, _)| self.is_across(end, token.region));
+        let arrived_ns = match kind {
+            CompletionKind::Read => self.read_persistent(end, at, bytes, arrived_ns),
+            _ => arrived_ns,
+        };
         match kind {
             CompletionKind::Atomic => {
                 let (busy_ns, access_ns) = if device {
@@ -296,6 +323,7 @@ impl World {
                     (hardware.atomic_host_ns, hardware.pcie_read_ns)
                 };
                 let crossing_ns = if across { 2 * hardware.sockets.crossing_ns } else { 0 };
+                let arrived_ns = self.change_persistent(end, at, arrived_ns);
                 let unit = &mut self.adapter_port(end).atomics;
                 let (start_ns, _) = unit.take(arrived_ns, busy_ns * 1_000);
                 start_ns + busy_ns.max(access_ns + crossing_ns)

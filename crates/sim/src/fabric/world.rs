@@ -4,6 +4,7 @@ use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::locality::SocketPlacement;
 use super::options::{DelayRange, SimOptions};
 use super::paths::Paths;
+use super::persistent::SocketMemory;
 use super::port::SimWaiter;
 use super::program::{ProgramClock, ProgramCounts};
 use super::request::{Inbound, RequestRecord};
@@ -88,6 +89,8 @@ pub(super) struct SimNode {
     pub(super) counts: ProgramCounts,
     /// The placement of what the program creates.
     pub(super) placement: SocketPlacement,
+    /// Whether regions that it registers are persistent memory.
+    pub(super) persistent: bool,
 }
 
 /// The owner's record of a region, against which requests are checked.
@@ -98,6 +101,8 @@ pub(super) struct SimRegion {
     pub(super) access: Access,
     pub(super) kind: RegionKind,
     pub(super) socket: u8,
+    /// Its address in the persistent memory of the socket; `None` for other memory.
+    pub(super) persistent_at: Option<u64>,
 }
 
 pub(super) struct PortState {
@@ -261,6 +266,8 @@ pub(super) struct World {
     pub(super) marks: Marks,
     pub(super) adapters: Adapters,
     pub(super) paths: Paths,
+    /// The persistent memory of each node and socket.
+    pub(super) nvm: BTreeMap<(NodeKey, u8), SocketMemory>,
     /// The clock of the running program, if it has one.
     pub(super) program: Option<ProgramClock>,
 }
@@ -282,6 +289,7 @@ impl World {
             marks: Marks::default(),
             adapters: Adapters::default(),
             paths: Paths::default(),
+            nvm: BTreeMap::new(),
             program: None,
         }
     }

@@ -1,7 +1,7 @@
 //! Packet throttling, random access and IO consolidation: Figures 1, 6 and 8 of 000 §II-B, §III-B and §III-C.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::scene::{Batch, NextBatch, Request, Setup, Verb, copy_ns, latency, stream};
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use farside_fabric::FabricError;
 use std::rc::Rc;
 

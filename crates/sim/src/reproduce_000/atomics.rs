@@ -1,9 +1,9 @@
 //! Spinlocks and sequencers: Figure 10 of 000 §III-E, by atomics and by messages.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::scene::{
     Connected, Endpoint, Link, Request, Responder, Setup, Study, Tally, ThreadProgram, Verb,
 };
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use crate::stage::{Spent, Then};
 use farside_base::CompletionKind;
 use farside_fabric::FabricError;

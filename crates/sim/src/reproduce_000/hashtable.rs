@@ -5,12 +5,12 @@
 //! for each of these before it continues.
 
 use super::atomics::BACK_OFF_NS;
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::machines::{
     ClientMachines, HANDOFF_NS, PostSequence, SequencePost, ServerLinks, SocketPolicy,
 };
 use super::scene::{Link, Request, Verb, copy_ns};
 use crate::fabric::E5_2640_V2;
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use farside_base::Random;
 use farside_fabric::FabricError;
 use std::rc::Rc;

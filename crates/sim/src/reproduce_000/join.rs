@@ -4,10 +4,10 @@
 //! map of its share. The time of the first part is the rows divided by the rate of the shuffle, that of the second one
 //! a constant for each row.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::machines::{HANDOFF_NS, SocketPolicy};
 use super::shuffle::{RowWay, ShuffleLoad, rate};
 use crate::fabric::E5_2640_V2;
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use farside_fabric::FabricError;
 
 /// Rows of both relations, in millions: 16 of each (000 §IV-D).

@@ -4,10 +4,10 @@
 //! WRITE of slices, and waits for both. The log is in the memory of one socket. Half of the records are in tables of
 //! the engine's other socket.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::machines::{ClientMachines, PostSequence, SequencePost, ServerLinks, SocketPolicy};
 use super::scene::{Link, Request, Verb};
 use crate::fabric::E5_2640_V2;
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use farside_base::Random;
 use farside_fabric::FabricError;
 

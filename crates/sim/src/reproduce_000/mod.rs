@@ -24,18 +24,17 @@
 
 mod access;
 mod atomics;
-mod figure;
 mod hashtable;
 mod join;
 mod log;
 mod machines;
-mod scene;
+pub(crate) mod scene;
 mod shuffle;
 mod sockets;
 mod vector;
 
+use crate::paper_figure::PaperFigure;
 use farside_fabric::FabricError;
-pub use figure::{Claim, DEVIATION_MAX, PaperFigure, PaperLine};
 
 /// The figures and tables, in the order of the paper.
 pub const FIGURES: [&str; 24] = [

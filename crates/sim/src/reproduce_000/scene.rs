@@ -14,22 +14,22 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 /// The node whose memory the clients use.
-pub(super) const SERVER: &str = "server";
+pub(crate) const SERVER: &str = "server";
 /// Bytes at the end of each region for results of atomics and messages.
-pub(super) const RESULT_BYTES: u64 = 4_096;
+pub(crate) const RESULT_BYTES: u64 = 4_096;
 /// Receives that each end of a link keeps posted.
 const RECEIVES: u64 = 4;
 /// Receives that the server keeps posted.
 const SERVER_RECEIVES: u64 = 128;
 /// Bytes of a message.
-pub(super) const MESSAGE_BYTES: u32 = 16;
+pub(crate) const MESSAGE_BYTES: u32 = 16;
 /// Time that a program runs before it is measured, and time for which it is measured.
 const WARM_UP_NS: u64 = 60_000;
 const MEASURED_NS: u64 = 480_000;
 
 /// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     /// WRITE of gathered slices.
     Write,
     /// WRITE of inline bytes, as many as the slices have.
@@ -40,39 +40,43 @@ pub(super) enum Verb {
     CompareSwap(u64, u64),
     /// SEND of two inline words.
     Send([u64; 2]),
+    /// SEND of gathered slices.
+    Message,
 }
 
 /// A request of a program: local ranges (offset, bytes) and the offset in the server's region.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) verb: Verb,
-    pub(super) local: Vec<(u64, u32)>,
-    pub(super) at: u64,
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) local: Vec<(u64, u32)>,
+    pub(crate) at: u64,
 }
 
 impl Request {
-    pub(super) fn new(verb: Verb, local: u64, bytes: u32, at: u64) -> Self {
+    pub(crate) fn new(verb: Verb, local: u64, bytes: u32, at: u64) -> Self {
         Self { verb, local: vec![(local, bytes)], at }
     }
 
     /// A request that needs no local range of its own.
-    pub(super) fn word(verb: Verb) -> Self {
+    pub(crate) fn word(verb: Verb) -> Self {
         Self { verb, local: Vec::new(), at: 0 }
     }
 }
 
 /// A port with memory, which it may share, and a receive queue.
-pub(super) struct Endpoint {
-    pub(super) net: SimNet,
+pub(crate) struct Endpoint {
+    pub(crate) net: SimNet,
     port: Box<dyn Port>,
-    pub(super) region: Region,
+    pub(crate) region: Region,
     /// Offset of its results of atomics and messages.
-    pub(super) results: u64,
+    pub(crate) results: u64,
+    /// Bytes of each of its receives, which are behind its results.
+    pub(crate) message_bytes: u32,
     queue: ReceiveQueueId,
 }
 
 impl Endpoint {
-    pub(super) fn new(
+    pub(crate) fn new(
         net: &SimNet,
         node: &str,
         name: &str,
@@ -80,11 +84,11 @@ impl Endpoint {
     ) -> Result<Self, FabricError> {
         let mut port = net.fabric(node).open(&PortSpec { listen: Some(name.to_owned()) })?;
         let queue = port.create_receive_queue(256)?;
-        Ok(Self { net: net.clone(), port, region, results: 0, queue })
+        Ok(Self { net: net.clone(), port, region, results: 0, message_bytes: MESSAGE_BYTES, queue })
     }
 
     /// Connects to the port that listens under this name. Returns the link of each end.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &mut self,
         name: &str,
         peer: &mut Self,
@@ -99,7 +103,7 @@ impl Endpoint {
     }
 
     /// Returns the way by a link to a region of the peer.
-    pub(super) fn import(&mut self, link: LinkId, region: &Region) -> Result<Link, FabricError> {
+    pub(crate) fn import(&mut self, link: LinkId, region: &Region) -> Result<Link, FabricError> {
         Ok(Link { link, remote: self.port.import(link, &region.token)? })
     }
 
@@ -111,21 +115,26 @@ impl Endpoint {
     }
 
     /// Posts the receive of this number.
-    pub(super) fn receive(&mut self, number: u64) -> Result<(), FabricError> {
-        let offset = self.results + 64 + number * u64::from(MESSAGE_BYTES);
-        let into = LocalSlice { region: self.region.id, offset, bytes: MESSAGE_BYTES };
+    pub(crate) fn receive(&mut self, number: u64) -> Result<(), FabricError> {
+        let offset = self.message_at(number);
+        let into = LocalSlice { region: self.region.id, offset, bytes: self.message_bytes };
         let receive = Receive { id: WorkId(number), queue: self.queue, into };
         accepted(self.port.post_receives(&[receive]).accepted, 1)
     }
 
     /// Returns the message in the receive of this number.
-    pub(super) fn message(&self, number: u64) -> [u64; 2] {
-        let offset = self.results + 64 + number * u64::from(MESSAGE_BYTES);
+    pub(crate) fn message(&self, number: u64) -> [u64; 2] {
+        let offset = self.message_at(number);
         [offset, offset + 8].map(|at| self.load(at))
     }
 
+    /// Returns where the receive of this number is.
+    fn message_at(&self, number: u64) -> u64 {
+        self.results + 64 + number * u64::from(self.message_bytes)
+    }
+
     /// Returns the value that the last atomic has returned.
-    pub(super) fn result(&self) -> u64 {
+    pub(crate) fn result(&self) -> u64 {
         self.load(self.results)
     }
 
@@ -134,7 +143,7 @@ impl Endpoint {
     }
 
     /// Returns the next completion. A failed request is none of the study and ends it.
-    pub(super) fn poll(&mut self) -> Result<Option<Completion>, FabricError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<Completion>, FabricError> {
         let mut out = [Completion::BLANK; 1];
         match self.port.poll(&mut out) {
             0 => Ok(None),
@@ -146,7 +155,7 @@ impl Endpoint {
     }
 
     /// Posts a list with one doorbell; only its last request is signaled, if at all.
-    pub(super) fn post(
+    pub(crate) fn post(
         &mut self,
         to: Link,
         list: &[Request],
@@ -179,6 +188,9 @@ impl Endpoint {
                 Verb::CompareSwap(expected, new) => {
                     Operation::CompareSwap { at: remote, expected, new, into: result }
                 }
+                Verb::Message => {
+                    Operation::Send { source: Source::Gather(slices), immediate: None }
+                }
                 Verb::Send(_) => {
                     Operation::Send { source: Source::Inline(message), immediate: None }
                 }
@@ -205,28 +217,36 @@ fn accepted(accepted: usize, posted: usize) -> Result<(), FabricError> {
 
 /// A link, and the peer's region.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    pub(super) link: LinkId,
+pub(crate) struct Link {
+    pub(crate) link: LinkId,
     remote: RemoteRegionId,
+}
+
+impl Link {
+    /// Returns a link on which only messages are posted.
+    pub(crate) const fn messages(link: LinkId) -> Self {
+        // A SEND names no region.
+        Self { link, remote: RemoteRegionId(0) }
+    }
 }
 
 /// Where a load runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setup {
+pub(crate) struct Setup {
     /// Number of client threads, each with its own queue pair.
-    pub(super) clients: usize,
+    pub(crate) clients: usize,
     /// Whether each client is on a machine of its own.
-    pub(super) spread: bool,
-    pub(super) client: SocketPlacement,
-    pub(super) server: SocketPlacement,
+    pub(crate) spread: bool,
+    pub(crate) client: SocketPlacement,
+    pub(crate) server: SocketPlacement,
     /// Bytes of the region that the clients of a node share, and of the server's.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Time that the programs run before they are measured.
-    pub(super) warm_up_ns: u64,
+    pub(crate) warm_up_ns: u64,
 }
 
 impl Setup {
-    pub(super) const fn new(clients: usize) -> Self {
+    pub(crate) const fn new(clients: usize) -> Self {
         const HERE: SocketPlacement =
             SocketPlacement { port: 0, port_socket: 0, thread_socket: 0, memory_socket: 0 };
         Self {
@@ -240,7 +260,7 @@ impl Setup {
     }
 
     /// Connects the clients to the server.
-    pub(super) fn connect(&self) -> Result<Connected, FabricError> {
+    pub(crate) fn connect(&self) -> Result<Connected, FabricError> {
         let net = SimNet::new(1, SimOptions::on_hardware(VERBS_CONNECTX3, CONNECTX3_IB));
         let placed = |node: &str, placement| {
             net.place(node, placement).map_err(|e| FabricError::System("placement", e))
@@ -276,17 +296,17 @@ impl Setup {
 }
 
 /// Connected clients.
-pub(super) struct Connected {
-    pub(super) net: SimNet,
-    pub(super) server: Endpoint,
+pub(crate) struct Connected {
+    pub(crate) net: SimNet,
+    pub(crate) server: Endpoint,
     /// Node, port and link of each client.
-    pub(super) clients: Vec<(String, Endpoint, Link)>,
-    pub(super) warm_up_ns: u64,
+    pub(crate) clients: Vec<(String, Endpoint, Link)>,
+    pub(crate) warm_up_ns: u64,
 }
 
 /// The completed units of all clients, and the error that ended the study.
 #[derive(Clone, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     done: Rc<Cell<u64>>,
     /// Polls that found nothing.
     empty_polls: Rc<Cell<u64>>,
@@ -294,13 +314,13 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add(&self, units: u64) {
+    pub(crate) fn add(&self, units: u64) {
         self.done.set(self.done.get() + units);
     }
 }
 
 /// One thread of a client or server.
-pub(super) trait ThreadProgram {
+pub(crate) trait ThreadProgram {
     /// Does what is ready. Returns whether there was anything.
     fn run(&mut self) -> Result<Spent, FabricError>;
 }
@@ -325,27 +345,34 @@ impl<P: ThreadProgram> Actor for Running<P> {
 
 /// What the programs of a study have done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MeasuredLoad {
+pub(crate) struct MeasuredLoad {
     /// Units a microsecond: millions a second.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
     /// Processor time of a unit, without polls that find nothing.
-    pub(super) busy_ns: f64,
+    pub(crate) busy_ns: f64,
 }
 
 /// The actors of a study.
-pub(super) struct Study {
+pub(crate) struct Study {
     net: SimNet,
     stage: ActorNetwork<Box<dyn Actor>>,
-    pub(super) tally: Tally,
+    costs: ProcessorCosts,
+    measured_ns: u64,
+    pub(crate) tally: Tally,
 }
 
 impl Study {
-    pub(super) fn new(net: &SimNet) -> Self {
-        let stage = ActorNetwork::new(net, E5_2640_V2);
-        Self { net: net.clone(), stage, tally: Tally::default() }
+    pub(crate) fn new(net: &SimNet) -> Self {
+        Self::with(net, E5_2640_V2, MEASURED_NS)
     }
 
-    pub(super) fn add(&mut self, node: &str, program: impl ThreadProgram + 'static) {
+    /// Creates a study of programs with these costs, measured for that time.
+    pub(crate) fn with(net: &SimNet, costs: ProcessorCosts, measured_ns: u64) -> Self {
+        let stage = ActorNetwork::new(net, costs);
+        Self { net: net.clone(), stage, costs, measured_ns, tally: Tally::default() }
+    }
+
+    pub(crate) fn add(&mut self, node: &str, program: impl ThreadProgram + 'static) {
         let tally = self.tally.clone();
         self.stage.add(node, Box::new(Running { program, tally }));
     }
@@ -354,7 +381,7 @@ impl Study {
     ///
     /// # Errors
     /// The failure of a program.
-    pub(super) fn rate(self, warm_up_ns: u64) -> Result<f64, FabricError> {
+    pub(crate) fn rate(self, warm_up_ns: u64) -> Result<f64, FabricError> {
         Ok(self.measure(warm_up_ns)?.rate)
     }
 
@@ -362,17 +389,30 @@ impl Study {
     ///
     /// # Errors
     /// The failure of a program.
-    pub(super) fn measure(mut self, warm_up_ns: u64) -> Result<MeasuredLoad, FabricError> {
+    pub(crate) fn measure(self, warm_up_ns: u64) -> Result<MeasuredLoad, FabricError> {
+        self.measure_from(warm_up_ns, || {})
+    }
+
+    /// As [`measure`](Self::measure); calls `start` when the measurement begins.
+    ///
+    /// # Errors
+    /// The failure of a program.
+    pub(crate) fn measure_from(
+        mut self,
+        warm_up_ns: u64,
+        start: impl FnOnce(),
+    ) -> Result<MeasuredLoad, FabricError> {
         let start_ns = self.net.now_ns() + warm_up_ns;
         self.stage.run_until(start_ns, |_| false);
+        start();
         let before = (self.tally.done.get(), self.busy_ns());
-        self.stage.run_until(start_ns + MEASURED_NS, |_| false);
+        self.stage.run_until(start_ns + self.measured_ns, |_| false);
         if let Some(error) = self.tally.failed.take() {
             return Err(error);
         }
         let units = self.tally.done.get() - before.0;
         Ok(MeasuredLoad {
-            rate: units as f64 * 1e3 / MEASURED_NS as f64,
+            rate: units as f64 * 1e3 / self.measured_ns as f64,
             busy_ns: (self.busy_ns() - before.1) as f64 / units.max(1) as f64,
         })
     }
@@ -380,19 +420,19 @@ impl Study {
     /// Returns the processor time of all programs, without polls that found nothing.
     fn busy_ns(&self) -> u64 {
         let all: u64 = (0..).map_while(|number| self.stage.busy_ns(number)).sum();
-        all - self.tally.empty_polls.get() * E5_2640_V2.poll_ns
+        all - self.tally.empty_polls.get() * self.costs.poll_ns
     }
 }
 
 /// A list of requests, the units that it counts for, and the time to prepare it.
-pub(super) struct Batch {
-    pub(super) list: Vec<Request>,
-    pub(super) units: u64,
-    pub(super) prepare_ns: u64,
+pub(crate) struct Batch {
+    pub(crate) list: Vec<Request>,
+    pub(crate) units: u64,
+    pub(crate) prepare_ns: u64,
 }
 
 /// Returns batch `number` of all clients.
-pub(super) type NextBatch = Rc<dyn Fn(u64, &mut Random) -> Batch>;
+pub(crate) type NextBatch = Rc<dyn Fn(u64, &mut Random) -> Batch>;
 
 /// Keeps a number of batches in flight.
 struct BatchStream {
@@ -429,7 +469,7 @@ impl ThreadProgram for BatchStream {
 }
 
 /// Runs clients that keep `window` batches each in flight. Returns the units of all clients per microsecond.
-pub(super) fn stream(setup: &Setup, window: usize, next: &NextBatch) -> Result<f64, FabricError> {
+pub(crate) fn stream(setup: &Setup, window: usize, next: &NextBatch) -> Result<f64, FabricError> {
     let connected = setup.connect()?;
     let mut study = Study::new(&connected.net);
     let counter = Rc::new(Cell::new(0));
@@ -447,24 +487,24 @@ pub(super) fn stream(setup: &Setup, window: usize, next: &NextBatch) -> Result<f
 }
 
 /// Returns the time of a batch that is posted when the one before has completed, in microseconds.
-pub(super) fn latency(setup: &Setup, next: &NextBatch) -> Result<f64, FabricError> {
+pub(crate) fn latency(setup: &Setup, next: &NextBatch) -> Result<f64, FabricError> {
     Ok(1.0 / stream(&Setup { clients: 1, ..*setup }, 1, next)?)
 }
 
 /// Returns the processor time to copy `count` buffers of `bytes` bytes that are in its cache.
-pub(super) const fn copy_ns(count: u64, bytes: u64) -> u64 {
+pub(crate) const fn copy_ns(count: u64, bytes: u64) -> u64 {
     const COSTS: ProcessorCosts = E5_2640_V2;
     count * (COSTS.load_ns + bytes.div_ceil(COSTS.copy_bytes_per_ns))
 }
 
 /// Answers each message with the words that `answer` returns, if any.
-pub(super) struct Responder<F> {
+pub(crate) struct Responder<F> {
     end: Endpoint,
     answer: F,
 }
 
 impl<F: FnMut([u64; 2]) -> Option<[u64; 2]>> Responder<F> {
-    pub(super) fn new(mut end: Endpoint, answer: F) -> Result<Self, FabricError> {
+    pub(crate) fn new(mut end: Endpoint, answer: F) -> Result<Self, FabricError> {
         for number in 0..SERVER_RECEIVES {
             end.receive(number)?;
         }
@@ -479,8 +519,7 @@ impl<F: FnMut([u64; 2]) -> Option<[u64; 2]>> ThreadProgram for Responder<F> {
         };
         self.end.net.spend_ns(E5_2640_V2.miss_ns);
         if let Some(words) = (self.answer)(self.end.message(completion.id.0)) {
-            // A SEND names no region.
-            let to = Link { link: completion.link, remote: RemoteRegionId(0) };
+            let to = Link::messages(completion.link);
             self.end.post(to, &[Request::word(Verb::Send(words))], false)?;
         }
         self.end.receive(completion.id.0)?;

@@ -3,10 +3,10 @@
 //! An executor finds the destination of each row by a hash, and waits for a batch before it continues, as the
 //! threads of Figures 3 to 5 do. Rows to itself are copied.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::machines::{PostSequence, SequencePost, SequenceThread, SocketPolicy, net, open};
 use super::scene::{Endpoint, Link, Request, Study, Tally, ThreadProgram, Verb, copy_ns};
 use crate::fabric::{E5_2640_V2, SimNet, SocketPlacement};
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use crate::stage::{Spent, Then};
 use farside_base::Random;
 use farside_fabric::FabricError;

@@ -1,8 +1,8 @@
 //! NUMA: Tables II and III of 000 §III-D.
 
-use super::figure::{Claim, PaperFigure};
 use super::scene::{Batch, NextBatch, Request, Setup, Verb, latency, stream};
 use crate::fabric::{CONNECTX3_IB, E5_2640_V2, SocketPlacement};
+use crate::paper_figure::{Claim, PaperFigure};
 use farside_fabric::FabricError;
 use std::rc::Rc;
 

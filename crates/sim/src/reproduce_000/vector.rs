@@ -1,7 +1,7 @@
 //! Vector IO: Figures 3 to 5 and Table I of 000 §III-A, Algorithm 1.
 
-use super::figure::{Claim, PaperFigure, PaperLine};
 use super::scene::{Batch, NextBatch, Request, Setup, Verb, copy_ns, stream};
+use crate::paper_figure::{Claim, PaperFigure, PaperLine};
 use farside_fabric::FabricError;
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! A figure of the paper: lines of the model, and numbers of the paper beside those of the model.
+//! A figure of a paper that a model reproduces: lines of the model, and numbers of the paper beside those of the model.
 
 /// Deviation above which a number of the paper counts as not reproduced.
 pub const DEVIATION_MAX: f64 = 0.2;
@@ -6,7 +6,7 @@ pub const DEVIATION_MAX: f64 = 0.2;
 /// A figure or table of the paper.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PaperFigure {
-    /// Its number in the paper, such as `6a` or `III`.
+    /// Its number in the paper, such as `6a` or `III`, or a section, such as `s5`.
     pub id: &'static str,
     /// Its title.
     pub title: &'static str,
@@ -32,12 +32,12 @@ pub struct PaperLine {
 }
 
 impl PaperLine {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), points: Vec::new() }
     }
 
     /// Returns the value at this point, NaN if there is none.
-    pub(super) fn at(&self, x: f64) -> f64 {
+    pub(crate) fn at(&self, x: f64) -> f64 {
         let point = self.points.iter().find(|point| (point.0 - x).abs() < 1e-9);
         point.map_or(f64::NAN, |point| point.1)
     }
@@ -61,21 +61,21 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub(super) fn new(name: &str, unit: &'static str, model: f64, paper: f64) -> Self {
+    pub(crate) fn new(name: &str, unit: &'static str, model: f64, paper: f64) -> Self {
         Self::range(name, unit, model, (paper, paper))
     }
 
-    pub(super) fn range(name: &str, unit: &'static str, model: f64, paper: (f64, f64)) -> Self {
+    pub(crate) fn range(name: &str, unit: &'static str, model: f64, paper: (f64, f64)) -> Self {
         Self { name: name.to_owned(), unit, model, paper, input: false, reason: "" }
     }
 
     /// A number from which a parameter of the profile comes.
-    pub(super) fn input(self) -> Self {
+    pub(crate) fn input(self) -> Self {
         Self { input: true, ..self }
     }
 
     /// A number that the model may not reproduce, and why.
-    pub(super) fn because(self, reason: &'static str) -> Self {
+    pub(crate) fn because(self, reason: &'static str) -> Self {
         let reason = if self.deviates() { reason } else { "" };
         Self { reason, ..self }
     }
