@@ -70,9 +70,12 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
                 reproduce::list(output);
                 Ok(())
             }
-            Some(Paper::MemorySemantics) => {
-                reproduce::run(arguments.figure.as_deref(), arguments.plot.as_deref(), output)
-            }
+            Some(paper) => reproduce::run(
+                paper,
+                arguments.figure.as_deref(),
+                arguments.plot.as_deref(),
+                output,
+            ),
         },
         Command::Rmc { which } => run_rmc(which, output),
         Command::Bench { which } => run_bench(which, output),

@@ -1,40 +1,57 @@
 //! `farside reproduce`: figures of a paper from a model in virtual time, beside the paper's numbers.
 
+use crate::arguments::Paper;
 use farside_bench::plot::{Chart, draw};
 use farside_command::failure::Failure;
 use farside_command::output::Output;
-use farside_sim::fabric::CONNECTX3_IB;
-use farside_sim::reproduce_000::{
-    Claim, DEVIATION_MAX, FIGURES, NOT_REPRODUCED, PaperFigure, PaperLine, figure, named,
-};
+use farside_sim::paper_figure::{Claim, DEVIATION_MAX, PaperFigure, PaperLine};
 use serde_json::{Value, json};
 use std::path::Path;
 
-const PAPER: &str = "000: Ma et al., Thinking More about RDMA Memory Semantics, IEEE Cluster 2020";
-
 /// Prints which papers and figures there are.
 pub(crate) fn list(output: Output) {
-    let papers = json!([{ "paper": "000", "figures": FIGURES, "not_reproduced": NOT_REPRODUCED }]);
-    output.value(&json!({ "papers": papers }));
-    output.line(PAPER);
-    output.line(format!("  farside reproduce 000 --figure {}", FIGURES.join("|")));
-    output.line(format!("  not reproduced: {NOT_REPRODUCED}"));
+    let paper = |paper: Paper| {
+        json!({
+            "paper": paper.number(),
+            "figures": paper.figures(),
+            "not_reproduced": paper.not_reproduced(),
+        })
+    };
+    output.value(&json!({ "papers": Paper::ALL.map(paper) }));
+    for paper in Paper::ALL {
+        output.line(paper.title());
+        let figures = paper.figures().join("|");
+        output.line(format!("  farside reproduce {} --figure {figures}", paper.number()));
+        output.line(format!("  not reproduced: {}", paper.not_reproduced()));
+    }
 }
 
-/// Prints the figures of paper 000, or those of that name, and draws them.
-pub(crate) fn run(only: Option<&str>, plot: Option<&Path>, output: Output) -> Result<(), Failure> {
-    let failed = |e| Failure::check(format!("the model: {e}"));
-    output.line(format!("Paper {PAPER}"));
+/// Prints the figures of a paper, or those of that name, and draws them.
+pub(crate) fn run(
+    paper: Paper,
+    only: Option<&str>,
+    plot: Option<&Path>,
+    output: Output,
+) -> Result<(), Failure> {
+    let figures = only.map_or(paper.figures().to_vec(), |name| paper.named(name));
+    if figures.is_empty() {
+        let all = paper.figures().join(", ");
+        let text =
+            format!("--figure: paper {} has no such figure; there are {all}", paper.number());
+        return Err(Failure::usage(text));
+    }
+    let (name, profile) = paper.profile();
+    output.line(format!("Paper {}", paper.title()));
     output.line("A MODEL of adapters in virtual time: nothing here was measured on hardware.");
-    output.line(format!("Profile CONNECTX3_IB: {CONNECTX3_IB}"));
+    output.line(format!("Profile {name}: {profile}"));
     output.line(format!(
         "Deviations over {:.0} % are marked !, with the reason; = marks an input of the profile.",
         100.0 * DEVIATION_MAX
     ));
     let (mut values, mut charts) = (Vec::new(), Vec::new());
-    for id in only.map_or(FIGURES.to_vec(), named) {
+    for id in figures {
         output.note(format!("figure {id}"));
-        let found = figure(id).map_err(failed)?;
+        let found = paper.figure(id).map_err(Failure::check)?;
         let found = found.ok_or_else(|| Failure::check(format!("figure {id} is missing")))?;
         text(&found).iter().for_each(|line| output.line(line));
         values.push(value(&found));
@@ -47,15 +64,24 @@ pub(crate) fn run(only: Option<&str>, plot: Option<&Path>, output: Output) -> Re
         draw(path, &charts)?;
     }
     output.line(String::new());
-    output.line(format!("Not reproduced: {NOT_REPRODUCED}."));
+    output.line(format!("Not reproduced: {}.", paper.not_reproduced()));
     output.value(&json!({
         "model": true,
-        "paper": PAPER,
-        "profile": CONNECTX3_IB.to_string(),
+        "paper": paper.title(),
+        "profile": profile.to_string(),
         "figures": values,
-        "not_reproduced": NOT_REPRODUCED,
+        "not_reproduced": paper.not_reproduced(),
     }));
     Ok(())
+}
+
+/// Returns the kind of a figure by its id, and its number.
+fn kind(id: &str) -> (&'static str, &str) {
+    match id.strip_prefix('s') {
+        Some(number) => ("Section", number),
+        None if id.starts_with('I') => ("Table", id),
+        None => ("Figure", id),
+    }
 }
 
 fn value(figure: &PaperFigure) -> Value {
@@ -86,7 +112,8 @@ fn value(figure: &PaperFigure) -> Value {
 /// Returns the drawing of a figure; none if it has no lines.
 fn chart(figure: &PaperFigure) -> Option<Chart> {
     let lines = figure.lines.iter().map(|line| (line.name.clone(), line.points.clone()));
-    let title = format!("Figure {}, model: {} ({})", figure.id, figure.title, figure.up);
+    let (kind, number) = kind(figure.id);
+    let title = format!("{kind} {number}, model: {} ({})", figure.title, figure.up);
     (!figure.lines.is_empty()).then(|| Chart {
         title,
         across: figure.across.to_owned(),
@@ -96,8 +123,8 @@ fn chart(figure: &PaperFigure) -> Option<Chart> {
 
 /// Returns the figure as a table of its lines and one of the paper's numbers.
 fn text(figure: &PaperFigure) -> Vec<String> {
-    let kind = if figure.id.starts_with('I') { "Table" } else { "Figure" };
-    let mut out = vec![String::new(), format!("{kind} {}. {}", figure.id, figure.title)];
+    let (kind, number) = kind(figure.id);
+    let mut out = vec![String::new(), format!("{kind} {number}. {}", figure.title)];
     if let Some(first) = figure.lines.first() {
         out.push(format!("  model: {}", figure.up));
         let names = figure.lines.iter().map(|line| format!("{:>16}", line.name));

@@ -477,6 +477,24 @@ fn benchmarks_of_lent_memory_are_drawn() {
 }
 
 #[test]
+fn persistent_memory_is_reproduced_as_a_model_and_foreign_figures_are_refused() {
+    let run = |figure: &str| {
+        let fixed = ["--json", "reproduce", "002", "--figure", figure];
+        farside(&[]).args(fixed).output().unwrap()
+    };
+    let refused = run("19");
+    assert_eq!(refused.status.code(), Some(2), "a figure of paper 000: {}", text(&refused.stderr));
+    let done = run("12");
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = json(&text(&done.stdout));
+    assert_eq!(said["model"], true);
+    let claims = said["figures"][0]["claims"].as_array().unwrap();
+    assert!(
+        claims.iter().any(|claim| claim["name"] == "8 B at 0x40: reads" && claim["model"] == 1.0)
+    );
+}
+
+#[test]
 fn reproduced_figures_are_drawn_and_tables_without_lines_are_refused() {
     let folder = Folder::new();
     let plot = folder.path("figure.svg");

@@ -1,11 +1,11 @@
 //! The conformance suite of all fabrics on the simulated fabric, with several sets of capabilities.
 
-use farside_base::{AtomicScope, BackPressure, Capabilities, WordScope};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::conformance::{Subject, run_case};
 use farside_fabric::{Fabric, conformance_suite};
 use farside_sim::fabric::{
-    ADAPTIVE_ROUTING, CONNECTX5_ROCE, EFA, INFINIBAND, ONE_RMA, SHARED_MEMORY, SimNet, SimOptions,
-    UNORDERED,
+    ADAPTIVE_ROUTING, CONNECTX5_ROCE, EFA, INFINIBAND, ONE_RMA, OPTANE_CX5, SHARED_MEMORY, SimNet,
+    SimOptions, UNORDERED, VERBS_FLUSH,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +81,21 @@ mod shared_memory {
 mod unordered {
     use super::*;
     conformance_suite!(Sim::new(3, UNORDERED));
+}
+
+mod flush {
+    use super::*;
+    conformance_suite!(Sim::new(15, VERBS_FLUSH));
+}
+
+mod flush_without_order {
+    use super::*;
+    conformance_suite!(Sim::new(16, Capabilities { flush: FlushScope::Visible, ..UNORDERED }));
+}
+
+mod hardware_flush {
+    use super::*;
+    conformance_suite!(Sim::with(17, SimOptions::on_hardware(VERBS_FLUSH, OPTANE_CX5)));
 }
 
 mod adaptive_routing {

@@ -1,9 +1,10 @@
 //! The delays of [`locality`](super::locality) for messages at the adapters.
 
 use super::SimNet;
-use super::hardware::{HardwareProfile, Resource};
+use super::hardware::HardwareProfile;
 use super::locality::{ADAPTER_PORTS, SocketPlacement};
 use super::request::{LocalRange, RequestRecord};
+use super::resource::Resource;
 use super::world::{LinkEnd, SimNode, World};
 use farside_base::RegionId;
 

@@ -30,6 +30,7 @@
 
 use super::locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, UsedCache};
 use super::nvm::NvmProfile;
+use super::resource::Resource;
 use super::world::{LinkEnd, NodeKey};
 use farside_base::RegionId;
 use std::collections::VecDeque;
@@ -211,35 +212,31 @@ impl fmt::Display for HardwareProfile {
     }
 }
 
-/// A resource that serves one request at a time. It counts picoseconds, since small packets take few nanoseconds.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Resource {
-    free_ps: u64,
+/// Writes on their way to memory that may take no more, in order.
+#[derive(Clone, Default, Debug)]
+pub(super) struct PostedWrites {
+    /// When the memory takes each, and its bytes.
+    writes: VecDeque<(u64, u64)>,
+    bytes: u64,
 }
 
-impl Resource {
-    /// Serves a request that arrives at `at_ns` for `busy_ps`. Returns when service begins and ends.
-    pub(super) fn take(&mut self, at_ns: u64, busy_ps: u64) -> (u64, u64) {
-        let start_ps = self.free_ps.max(at_ns.saturating_mul(1_000));
-        self.free_ps = start_ps.saturating_add(busy_ps);
-        (start_ps.div_ceil(1_000), self.free_ps.div_ceil(1_000))
+impl PostedWrites {
+    /// Returns when the memory takes the last one: no later write is taken before.
+    pub(super) fn last_ns(&self) -> u64 {
+        self.writes.back().map_or(0, |write| write.0)
     }
 
-    /// As [`take`](Self::take), in picoseconds.
-    pub(super) fn take_ps(&mut self, at_ps: u64, busy_ps: u64) -> (u64, u64) {
-        let start_ps = self.free_ps.max(at_ps);
-        self.free_ps = start_ps.saturating_add(busy_ps);
-        (start_ps, self.free_ps)
-    }
-
-    /// Keeps it busy until `at_ps`, as the next stage does that accepts nothing before.
-    pub(super) fn hold_ps(&mut self, at_ps: u64) {
-        self.free_ps = self.free_ps.max(at_ps);
-    }
-
-    /// Returns the time at which it is idle again.
-    pub(super) fn free_ns(&self) -> u64 {
-        self.free_ps.div_ceil(1_000)
+    /// Adds a write that the memory takes at `taken_ns`. Returns when no more than `bytes_max` bytes wait.
+    pub(super) fn add(&mut self, taken_ns: u64, bytes: u64, bytes_max: u64) -> u64 {
+        self.writes.push_back((taken_ns, bytes));
+        self.bytes += bytes;
+        let mut free_ns = 0;
+        while self.bytes > bytes_max && self.writes.len() > 1 {
+            if let Some((taken_ns, bytes)) = self.writes.pop_front() {
+                (free_ns, self.bytes) = (taken_ns, self.bytes - bytes);
+            }
+        }
+        free_ns
     }
 }
 
@@ -269,6 +266,8 @@ pub(super) struct Adapter {
     pub(super) bus_write: Resource,
     /// Reads of the adapter from the other socket.
     pub(super) interconnect: Resource,
+    /// Writes to persistent memory that it has not taken.
+    pub(super) posted: PostedWrites,
     pub(super) cached: CachedMetadata,
 }
 
@@ -362,15 +361,6 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn resource_serves_requests_in_sequence() {
-        let mut wire = Resource::default();
-        assert_eq!(wire.take(10, 2_500), (10, 13));
-        assert_eq!(wire.take(10, 2_500), (13, 15), "the half nanoseconds add up");
-        assert_eq!(wire.take(100, 0), (100, 100));
-        assert_eq!(wire.free_ns(), 100);
-    }
 
     #[test]
     fn a_flight_is_cut_into_packets() {

@@ -12,6 +12,7 @@
 //! | completed WRITE | all of it is in memory with `completion_means_placed`; else possibly none |
 //! | READ | samples piece by piece in any order, and is placed in local memory likewise |
 //! | atomic | one step with `AtomicScope::System`; else a separate load and store that exclude only other atomics on that word |
+//! | FLUSH, with [`Capabilities::flush`](farside_base::Capabilities) | completes when all earlier requests of its link have taken effect; may be overtaken as a READ; to persistence, the bytes are in the persistent domain then ([`NvmSocket`]) |
 //! | order of a link | with `message_order`, WRITEs and SENDs take effect in order, READs and atomics after the preceding WRITEs; READs and atomics may be overtaken by any request (`WorkFlags::fence` forbids it); without it, none |
 //! | order between links | none |
 //! | completions | in the order of posting per link, with any delay |
@@ -31,6 +32,7 @@
 //! | WRITE, SEND, READ | take effect in one piece, after the last packet and the bus transfer |
 //! | WRITE | answered on arrival, as adapters do, unless `completion_means_placed` |
 //! | atomic | one step at the adapter's atomic unit |
+//! | persistent memory | of the nodes of [`SimNet::place_persistent`]: times, counters and durability of a [`NvmSocket`] |
 //! | simultaneous events | in the order in which they were caused |
 //! | death, loss | as without a profile: the lost requests are drawn |
 //!
@@ -57,6 +59,7 @@ mod profiles;
 mod program;
 mod request;
 mod requester;
+mod resource;
 mod responder;
 mod timing;
 mod transcript;
@@ -86,7 +89,8 @@ pub use nvm::{
     NVM_LINE_BYTES, NvmAccess, NvmCounters, NvmProfile, NvmSocket, NvmWriteTimes, NvmWriter,
 };
 pub use optane::{
-    ADAPTERS_200G, CXL_NVM, NEXT_NVM, OPTANE_CX5, OPTANE_NVM, VERBS_CONNECTX5, XEON_5215M,
+    ADAPTERS_200G, CXL_NVM, NEXT_NVM, OPTANE_CX5, OPTANE_NVM, VERBS_CONNECTX5, VERBS_FLUSH,
+    XEON_5215M,
 };
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
 pub use paths::{Path, Traffic};

@@ -22,8 +22,9 @@ use farside_base::{Capabilities, FlushScope};
 /// | media write 114.4 ns | 002 §3: 52 M lines a second of 6 DIMMs, which is 100 Gb/s of 2^30 bits |
 /// | media read 35.8 ns, request for a read 8.9 ns | 002 §2.1: 320 Gb/s, of 256 and of 64 bytes at once |
 /// | request for a write 20 ns | chosen, below the 28.6 ns that 100 Gb/s leave |
-/// | change between reads and writes 65 ns | 002 §4.2: 31 M writes a second of 16 bytes, each with a read. An input |
-/// | queue of 16 writes a DIMM | chosen; random lines then reach about nine tenths of the rate |
+/// | change between reads and writes 79 ns | 002 §4.2: 31 M writes a second of 16 bytes, each with a read. An input |
+/// | queue of 96 writes a DIMM | chosen above the 64 of a page, so that one stream of rising addresses reaches all DIMMs (002 Figure 11a) |
+/// | 16 KiB posted by an adapter | chosen |
 /// | load 271 ns, DRAM 82 ns | 002 §3, footnote 6 |
 /// | non-temporal store 90 ns | Yang et al., as above |
 /// | 1,024 lines cached for adapters | 002 Figure 11b: twice as many bytes on the media, from 64 KB on (§4.1). An input |
@@ -35,10 +36,11 @@ pub const OPTANE_NVM: NvmProfile = NvmProfile {
     interleave_bytes: 4_096,
     media_bytes: 256,
     buffer_lines: 64,
-    queue_lines: 16,
+    queue_lines: 96,
+    posted_bytes: 16 << 10,
     request_read_ps: 8_900,
     request_write_ps: 20_000,
-    switch_ps: 65_000,
+    switch_ps: 79_000,
     media_read_ps: 35_800,
     media_write_ps: 114_440,
     load_ns: 271,
@@ -58,18 +60,17 @@ pub const OPTANE_NVM: NvmProfile = NvmProfile {
 ///
 /// | number | source |
 /// | --- | --- |
-/// | wire 80 ps/B, 42 bytes a packet | 100 Gb/s; LRH 8, BTH 12, RETH 16, ICRC 4, VCRC 2 |
-/// | PCIe read 1,000 ns | 002 §3, which cites Neugebauer et al., SIGCOMM 2018 |
-/// | receive engine 16.6 ns | 60 M/s: chosen, the lowest rate of which 25 % less (002 §4.2, H6 on DRAM) still is the 45 M/s of H6 on NVM |
-/// | receive and completion entry 1 ns each | chosen to let the 54 M messages a second of 002 §4.1 through, which processors limit then |
+/// | wire 80 ps/B, 82 bytes a packet | 100 Gb/s; 002 §4.2: 37 M WRITEs a second of 256 bytes to DRAM, an input. Headers alone are 42 |
+/// | PCIe read 600 ns | as [`CONNECTX5_ROCE`]; 002 §3 says about 1,000 ns, with which one request takes more than the 2 us of its §4.3 |
+/// | receive engine 15 ns, acknowledgement 2 ns, receive 1 ns, completion entry 0 | chosen to let the 54 M messages a second of 002 §4.1 through, of which each answer is acknowledged; processors limit them then |
 /// | crossing of sockets 70 ns, 48 ps/B | latency as [`CONNECTX3_IB`](super::CONNECTX3_IB); UPI of 10.4 GT/s, 20.8 GB/s a direction |
 /// | everything else | as [`CONNECTX5_ROCE`] |
 pub const OPTANE_CX5: HardwareProfile = HardwareProfile {
-    pcie_read_ns: 1_000,
-    packet_header_bytes: 42,
-    receive_ns: 17,
+    packet_header_bytes: 82,
+    receive_ns: 15,
+    packet_ns: 2,
     receive_request_ns: 1,
-    completion_ns: 1,
+    completion_ns: 0,
     sockets: SocketCosts { crossing_ns: 70, read_busy_ns: 0, write_busy_ns: 0, ps_per_byte: 48 },
     nvm: Some(OPTANE_NVM),
     ..CONNECTX5_ROCE
@@ -97,6 +98,10 @@ pub const XEON_5215M: ProcessorCosts = ProcessorCosts {
 
 /// What the adapters of 002 offer: no FLUSH.
 pub const VERBS_CONNECTX5: Capabilities = Capabilities { flush: FlushScope::None, ..INFINIBAND };
+
+/// An adapter with the FLUSH of IBTA annex A19, to visibility and to persistence: the *one-sided commit* that 002 §5
+/// cites.
+pub const VERBS_FLUSH: Capabilities = Capabilities { flush: FlushScope::Persistent, ..INFINIBAND };
 
 /// The next generation of 002 §5: a quarter more bandwidth (its reference 21), and caches in the persistent domain
 /// (its reference 4).
@@ -128,7 +133,7 @@ pub const CXL_NVM: NvmProfile = NvmProfile {
     dimms: 1,
     media_bytes: 64,
     buffer_lines: 256,
-    queue_lines: 64,
+    queue_lines: 96,
     request_read_ps: 2_000,
     request_write_ps: 2_000,
     switch_ps: 0,

@@ -192,9 +192,10 @@ impl fmt::Display for SimOptions {
         let has = &self.capabilities;
         write!(
             f,
-            "atomics={:?} extended={} immediate={} order={} bytes={} words={:?} placed={} one_sided={} rnr={:?} ",
+            "atomics={:?} extended={} flush={:?} immediate={} order={} bytes={} words={:?} placed={} one_sided={} rnr={:?} ",
             has.atomics,
             u8::from(has.extended_atomics),
+            has.flush,
             u8::from(has.immediate),
             u8::from(has.message_order),
             u8::from(has.byte_order),

@@ -1,7 +1,7 @@
 //! Paths between two nodes with a hardware profile: separate cables, and the traffic over them.
 
 use super::SimNet;
-use super::hardware::Resource;
+use super::resource::Resource;
 use super::world::{LinkEnd, NodeKey, World};
 use std::collections::BTreeMap;
 

@@ -17,14 +17,6 @@ use super::world::{LinkEnd, NodeKey, World};
 use farside_base::{Access, CompletionKind, FlushScope, RegionId, RegionKind};
 use std::io::{Error, ErrorKind};
 
-/// The persistent memory of one socket of a node.
-#[derive(Debug)]
-pub(super) struct SocketMemory {
-    socket: NvmSocket,
-    /// Bytes that regions have taken.
-    taken: u64,
-}
-
 /// A range that a thread loads or stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessorAccess {
@@ -58,13 +50,13 @@ impl SimNet {
 
     /// Returns the counters of a node's persistent memory at a socket; all zero if it has none.
     pub fn nvm_counters(&self, node: &str, socket: u8) -> NvmCounters {
-        self.with_memory(node, socket, |memory| memory.socket.counters()).unwrap_or_default()
+        self.with_memory(node, socket, NvmSocket::counters).unwrap_or_default()
     }
 
     /// Returns the lines of 64 bytes that were written to a node's persistent memory at a socket and that a loss of
     /// power now would take.
     pub fn volatile_lines(&self, node: &str, socket: u8) -> usize {
-        self.with_memory(node, socket, |memory| memory.socket.volatile_lines()).unwrap_or_default()
+        self.with_memory(node, socket, NvmSocket::volatile_lines).unwrap_or_default()
     }
 
     /// Charges the running program for storing to persistent memory; returns the time. The bytes are not changed.
@@ -120,7 +112,7 @@ impl SimNet {
         &self,
         node: &str,
         socket: u8,
-        run: impl FnOnce(&SocketMemory) -> T,
+        run: impl FnOnce(&NvmSocket) -> T,
     ) -> Option<T> {
         let world = self.lock();
         let node = world.find_node(node)?;
@@ -154,15 +146,8 @@ impl World {
             return None;
         }
         let socket = owner.placement.memory_socket;
-        let memory = self
-            .nvm
-            .entry((node, socket))
-            .or_insert_with(|| SocketMemory { socket: NvmSocket::new(profile), taken: 0 });
-        let at = memory.taken;
-        // Regions begin at the first DIMM.
-        let round = u64::from(profile.dimms.max(1)) * u64::from(profile.interleave_bytes.max(64));
-        memory.taken = at.saturating_add(bytes).next_multiple_of(round);
-        Some(at)
+        let memory = self.nvm.entry((node, socket)).or_insert_with(|| NvmSocket::new(profile));
+        Some(memory.take(bytes))
     }
 
     /// Returns the memory of a range of a region, and the range in it; `None` if it is not persistent.
@@ -178,7 +163,7 @@ impl World {
         let socket = region.socket;
         let address = region.persistent_at?.saturating_add(offset);
         let memory = self.nvm.get_mut(&(node, socket))?;
-        Some((&mut memory.socket, NvmAccess { address, bytes, is_across }))
+        Some((memory, NvmAccess { address, bytes, is_across }))
     }
 
     /// As [`memory_at`](Self::memory_at), for a request at the responder's end of a link.
@@ -245,5 +230,24 @@ impl World {
         };
         let times = memory.write(read_ns * 1_000, &access, NvmWriter::Adapter);
         read_ns.max(times.accepted_ps.div_ceil(1_000))
+    }
+
+    /// Returns when a FLUSH that the adapter performs at `at_ns` is done.
+    pub(super) fn flush_persistent(&mut self, end: LinkEnd, number: u64, at_ns: u64) -> u64 {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return at_ns;
+        };
+        let (at, scope, reach) =
+            (inbound.message.at, inbound.message.scope, inbound.message.reach as u64);
+        if scope != FlushScope::Persistent {
+            return at_ns;
+        }
+        // Zero bytes are the whole region.
+        let whole = at.filter(|_| reach == 0).map(|(token, _)| ((token, 0), token.bytes));
+        let (at, bytes) = whole.map_or((at, reach), |(at, bytes)| (Some(at), bytes));
+        let Some((memory, access)) = self.request_memory(end, at, bytes) else {
+            return at_ns;
+        };
+        memory.flush(at_ns * 1_000, &access).div_ceil(1_000)
     }
 }

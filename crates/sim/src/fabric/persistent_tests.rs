@@ -3,9 +3,10 @@
 use super::scene::LinkedNodes;
 use super::{
     HardwareProfile, NvmProfile, OPTANE_CX5, OPTANE_NVM, SimNet, SimOptions, SocketPlacement,
-    VERBS_CONNECTX5,
+    VERBS_CONNECTX5, VERBS_FLUSH,
 };
-use farside_base::{Access, CompletionStatus, Operation};
+use farside_base::{Access, CompletionStatus, FlushScope, Operation, RegionKind};
+use farside_fabric::{Fabric, RegionSpec};
 
 fn on(nvm: NvmProfile) -> LinkedNodes {
     let hardware = HardwareProfile { nvm: Some(nvm), ..OPTANE_CX5 };
@@ -15,7 +16,7 @@ fn on(nvm: NvmProfile) -> LinkedNodes {
     LinkedNodes::placed(&net, &places, Access::ALL)
 }
 
-/// Steps until node `a` has polled so many successful completions. Returns the time.
+/// Steps until node `a` has polled `count` successful completions. Returns the time.
 fn completed(scene: &mut LinkedNodes, count: usize) -> u64 {
     let start_ns = scene.net.now_ns();
     let mut done = 0;
@@ -80,4 +81,37 @@ fn profiles_without_persistent_memory_refuse_it() {
     let net = SimNet::new(1, SimOptions::on_hardware(VERBS_CONNECTX5, hardware));
     assert!(net.place_persistent("b", true).is_err());
     assert!(net.place_persistent("b", false).is_ok());
+}
+
+#[test]
+fn flush_makes_writes_durable_with_and_without_ddio() {
+    for ddio in [true, false] {
+        let nvm = NvmProfile { ddio, ..OPTANE_NVM };
+        let hardware = HardwareProfile { nvm: Some(nvm), ..OPTANE_CX5 };
+        let net = SimNet::new(1, SimOptions::on_hardware(VERBS_FLUSH, hardware));
+        net.place_persistent("b", true).unwrap();
+        net.place_persistent("a", true).unwrap();
+        let places = ["a", "b"].map(|node| (node, SocketPlacement::default()));
+        let access = Access::ALL.with(Access::FLUSH_PERSISTENT);
+        let mut scene = LinkedNodes::placed(&net, &places, access);
+        // A range, and the whole region.
+        for bytes in [256, 0] {
+            scene.write(0, 1, 1, 0, 256);
+            let (from, scope) = (scene.at(0, 1, 0), FlushScope::Persistent);
+            scene.post(0, 1, 2, Operation::Flush { from, bytes, scope });
+            completed(&mut scene, 2);
+            assert_eq!(net.volatile_lines("b", 0), 0, "DDIO {ddio}");
+        }
+        assert_eq!(net.nvm_counters("b", 0).write_requests, 8);
+    }
+}
+
+#[test]
+fn only_persistent_memory_may_be_flushed_to_persistence() {
+    let net = SimNet::new(1, SimOptions::on_hardware(VERBS_FLUSH, OPTANE_CX5));
+    let access = Access::ALL.with(Access::FLUSH_PERSISTENT);
+    let spec = RegionSpec { bytes: 4_096, access, kind: RegionKind::Memory };
+    assert!(net.fabric("a").register(&spec).is_err());
+    net.place_persistent("a", true).unwrap();
+    assert!(net.fabric("a").register(&spec).is_ok());
 }

@@ -2,8 +2,8 @@
 
 use farside_base::Random;
 use farside_base::{
-    Access, CompletionKind, CompletionStatus, Operation, Receive, RegionId, RegionToken, Work,
-    WorkId,
+    Access, CompletionKind, CompletionStatus, FlushScope, Operation, Receive, RegionId,
+    RegionToken, Work, WorkId,
 };
 use farside_fabric::{Arena, Parts};
 
@@ -113,6 +113,10 @@ pub(super) struct AdapterMessage {
     pub(super) payload: MessagePayload,
     pub(super) change: Option<Change>,
     pub(super) bytes: usize,
+    /// Bytes of the target that it names: those of a FLUSH move nothing.
+    pub(super) reach: usize,
+    /// The scope of a FLUSH.
+    pub(super) scope: FlushScope,
     /// Whether a receive of the peer is reserved for it (`BackPressure::AtPost`).
     pub(super) reserved: bool,
 }
@@ -141,19 +145,21 @@ impl AdapterMessage {
             payload,
             change: Change::of(&work.operation),
             bytes: parts.bytes() as usize,
+            reach: parts.reach() as usize,
+            scope: parts.flush,
             reserved: false,
         }
     }
 
-    /// Whether it is a READ or an atomic: later requests may overtake it.
+    /// Whether it is a READ, an atomic or a FLUSH: later requests may overtake it.
     pub(super) fn fetches(&self) -> bool {
         fetches(self.kind)
     }
 }
 
-/// Whether requests of this kind return data.
+/// Whether requests of this kind are ordered as READs.
 pub(super) fn fetches(kind: CompletionKind) -> bool {
-    matches!(kind, CompletionKind::Read | CompletionKind::Atomic)
+    matches!(kind, CompletionKind::Read | CompletionKind::Atomic | CompletionKind::Flush)
 }
 
 /// Progress of a request, as seen by its requester.

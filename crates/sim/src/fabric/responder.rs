@@ -62,7 +62,7 @@ impl World {
         if region.key != token.key || !region.access.allows(message.access) {
             return Err(refused);
         }
-        region.arena.at(offset, message.bytes).map_err(|_| refused)?;
+        region.arena.at(offset, message.reach).map_err(|_| refused)?;
         if message.kind == CompletionKind::Atomic && !offset.is_multiple_of(8) {
             return Err(CompletionStatus::RemoteAlignment);
         }
@@ -82,7 +82,9 @@ impl World {
         let strict = self.options.reads_in_order;
         let (mut writes_before, mut fetches_before, mut in_flight_before) = (false, false, false);
         for inbound in &self.link(end).inbound {
-            let blocked = ordered && (writes_before || (strict && fetches_before));
+            let flush = inbound.message.kind == CompletionKind::Flush;
+            let blocked = (ordered && (writes_before || (strict && fetches_before)))
+                || (flush && (writes_before || fetches_before || in_flight_before));
             if inbound.phase == Phase::Arrived && !blocked {
                 let number = inbound.message.number;
                 self.marks.fetches_overtaken += u64::from(fetches_before);
@@ -109,7 +111,7 @@ impl World {
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
         self.record("start", end, number, bytes as u64);
         match kind {
-            CompletionKind::Atomic => self.place_later(end, number, 0),
+            CompletionKind::Atomic | CompletionKind::Flush => self.place_later(end, number, 0),
             CompletionKind::Send => self.take_receive(end, number),
             CompletionKind::Read => {
                 if let Some(inbound) = self.link_mut(end).inbound(number) {
@@ -245,6 +247,10 @@ impl World {
             self.withdrawn(end, number);
             return;
         };
+        if kind == CompletionKind::Flush {
+            self.record("flushed", end, number, 0);
+            return self.moved(end, number);
+        }
         let Some((piece, count)) = self.move_piece(end, number, index, &arena, offset) else {
             return;
         };

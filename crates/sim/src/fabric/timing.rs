@@ -259,12 +259,14 @@ impl World {
         if !request {
             return written_ns;
         }
-        let Some(taken_ns) = self.store_arriving(to, number, bytes, written_ns) else {
+        // Posted writes keep their order.
+        let at_ns = written_ns.max(self.adapters.of(node).posted.last_ns());
+        let Some(taken_ns) = self.store_arriving(to, number, bytes, at_ns) else {
             return written_ns;
         };
-        // Posted writes wait for one another, so memory that takes no more stops the adapter.
-        self.adapters.of(node).bus_write.hold_ps(taken_ns * 1_000);
-        self.adapter_port(to).receive.hold_ps(taken_ns * 1_000);
+        let bytes_max = hardware.nvm.map_or(0, |nvm| u64::from(nvm.posted_bytes));
+        let free_ns = self.adapters.of(node).posted.add(taken_ns, bytes, bytes_max);
+        self.adapter_port(to).receive.hold_ps(free_ns * 1_000);
         taken_ns
     }
 
@@ -329,6 +331,10 @@ impl World {
                 start_ns + busy_ns.max(access_ns + crossing_ns)
             }
             CompletionKind::Read if device => arrived_ns + hardware.device_ns,
+            // The adapter reads across the bus until all it has posted is there.
+            CompletionKind::Flush => {
+                self.flush_persistent(end, number, arrived_ns + hardware.pcie_read_ns)
+            }
             CompletionKind::Read if across => {
                 let at_ns = self.cross(hardware, end, arrived_ns, bytes);
                 self.read_bus(hardware, end, at_ns, bytes)

@@ -2,9 +2,9 @@
 
 use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::locality::SocketPlacement;
+use super::nvm::NvmSocket;
 use super::options::{DelayRange, SimOptions};
 use super::paths::Paths;
-use super::persistent::SocketMemory;
 use super::port::SimWaiter;
 use super::program::{ProgramClock, ProgramCounts};
 use super::request::{Inbound, RequestRecord};
@@ -267,7 +267,7 @@ pub(super) struct World {
     pub(super) adapters: Adapters,
     pub(super) paths: Paths,
     /// The persistent memory of each node and socket.
-    pub(super) nvm: BTreeMap<(NodeKey, u8), SocketMemory>,
+    pub(super) nvm: BTreeMap<(NodeKey, u8), NvmSocket>,
     /// The clock of the running program, if it has one.
     pub(super) program: Option<ProgramClock>,
 }

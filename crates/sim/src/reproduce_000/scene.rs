@@ -5,8 +5,9 @@ use crate::fabric::{
 };
 use crate::stage::{Actor, ActorNetwork, Spent, Then};
 use farside_base::{
-    Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, Random, Receive,
-    ReceiveQueueId, RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+    Access, Completion, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, Random,
+    Receive, ReceiveQueueId, RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags,
+    WorkId,
 };
 use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec};
 use std::cell::Cell;
@@ -42,6 +43,8 @@ pub(crate) enum Verb {
     Send([u64; 2]),
     /// SEND of gathered slices.
     Message,
+    /// FLUSH of the range to persistence.
+    Flush,
 }
 
 /// A request of a program: local ranges (offset, bytes) and the offset in the server's region.
@@ -187,6 +190,11 @@ impl Endpoint {
                 Verb::FetchAdd => Operation::FetchAdd { at: remote, add: 1, into: result },
                 Verb::CompareSwap(expected, new) => {
                     Operation::CompareSwap { at: remote, expected, new, into: result }
+                }
+                Verb::Flush => {
+                    let bytes = request.local.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+                    let scope = FlushScope::Persistent;
+                    Operation::Flush { from: remote, bytes, scope }
                 }
                 Verb::Message => {
                     Operation::Send { source: Source::Gather(slices), immediate: None }

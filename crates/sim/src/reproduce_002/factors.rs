@@ -1,6 +1,6 @@
 //! What each hint adds: Figures 8 and 9 of 002 §4.
 
-use super::access::{LIMIT, RANDOM, WRITE, stored};
+use super::access::{LIMIT, RANDOM, UNEVEN, WRITE, stored};
 use super::scene::Load;
 use crate::fabric::NvmWriter;
 use crate::paper_figure::{Claim, PaperFigure, PaperLine};
@@ -19,6 +19,9 @@ fn lines(steps: Steps, bytes: u32) -> Result<Vec<PaperLine>, FabricError> {
     steps.into_iter().map(line).collect()
 }
 
+/// Why H1 gains more than in the paper.
+const EVICTED: &str = "With DDIO on, a read and an evicted line follow each other at a DIMM by chance, with DDIO off always, so the model's controllers change between reads and writes less often. The paper has no such difference: 30 and 31 M/s.";
+
 /// Returns Figure 8a: one-sided WRITEs of 16 bytes.
 pub(super) fn small_writes() -> Result<PaperFigure, FabricError> {
     let near = Load::near(WRITE, 16);
@@ -36,8 +39,8 @@ pub(super) fn small_writes() -> Result<PaperFigure, FabricError> {
     let at = |number: usize| lines.get(number).map_or(f64::NAN, |line| line.at(16.0));
     let claims = vec![
         Claim::new("baseline", "M/s", at(0), 15.0).input(),
-        Claim::new("+H1", "M/s", at(1), 30.0),
-        Claim::new("+H1 over baseline", "", at(1) / at(0), 2.0),
+        Claim::new("+H1", "M/s", at(1), 30.0).because(EVICTED),
+        Claim::new("+H1 over baseline", "", at(1) / at(0), 2.0).because(EVICTED),
         Claim::new("+H3", "M/s", at(2), 31.0).input(),
         Claim::new("+H5", "M/s", at(3), 34.0),
         Claim::new("+H5 over +H3", "", at(3) / at(2), 1.1),
@@ -70,8 +73,8 @@ pub(super) fn large_writes() -> Result<PaperFigure, FabricError> {
     let lines = lines(steps, 2_048)?;
     let at = |number: usize| lines.get(number).map_or(f64::NAN, |line| line.at(2_048.0));
     let claims = vec![
-        Claim::new("baseline", "Gb/s", at(0), 38.0).input(),
-        Claim::new("+H1, as bulk with DDIO", "Gb/s", at(1), 42.0),
+        Claim::new("baseline", "Gb/s", at(0), 38.0).input().because(UNEVEN),
+        Claim::new("+H1, as bulk with DDIO", "Gb/s", at(1), 42.0).because(UNEVEN),
         Claim::new("all: close to 100 Gb/s", "Gb/s", at(3), 100.0),
     ];
     Ok(PaperFigure {

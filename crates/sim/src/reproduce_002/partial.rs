@@ -67,7 +67,7 @@ const fn aligned(load: Load) -> Load {
 pub(super) fn writes() -> Result<PaperFigure, FabricError> {
     let load = |bytes| Load::near(WRITE, bytes).without_ddio();
     let lines = vec![
-        reads("16 B steps", |bytes| at_any_8(load(bytes)))?,
+        reads("plain", |bytes| at_any_8(load(bytes)))?,
         reads("+1 align", |bytes| aligned(load(bytes)))?,
         reads("+2 pad", |bytes| load(bytes).padded(64))?,
     ];

@@ -2,13 +2,13 @@
 
 use crate::fabric::{
     HardwareProfile, NvmCounters, NvmProfile, NvmWriter, OPTANE_CX5, ProcessorAccess, SimNet,
-    SimOptions, SocketPlacement, VERBS_CONNECTX5, XEON_5215M,
+    SimOptions, SocketPlacement, VERBS_CONNECTX5, VERBS_FLUSH, XEON_5215M,
 };
 use crate::reproduce_000::scene::{
     Endpoint, Link, Request, SERVER, Study, Tally, ThreadProgram, Verb,
 };
 use crate::stage::{Spent, Then};
-use farside_base::{Access, Random, RegionKind};
+use farside_base::{Access, FlushScope, Random, RegionKind};
 use farside_fabric::{Fabric, FabricError, Region, RegionSpec};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,6 +26,10 @@ const RECEIVES: u64 = 96;
 /// Time that the adapters and caches run before they are measured, and time for which they are.
 const WARM_UP_NS: u64 = 60_000;
 const MEASURED_NS: u64 = 80_000;
+/// Time before the measurement of plain stores, which fill the whole cache.
+const STORES_WARM_UP_NS: u64 = 400_000;
+/// Time to find the page of a random address: one load of its entry.
+const PAGE_WALK_NS: u64 = XEON_5215M.miss_ns;
 /// Further time of a message that the adapter wrote to memory and not to the cache, with DDIO off. From 002 §4.1: 54 M/s
 /// become 23 M/s. An input.
 const UNCACHED_MESSAGE_NS: u64 = 500;
@@ -134,7 +138,7 @@ impl Load {
         let net = SimNet::new(1, SimOptions { transcript_lines: 16, ..options });
         let memory = self.register(&net)?;
         let mut servers = self.servers(&net)?;
-        let mut study = Study::with(&net, XEON_5215M, MEASURED_NS);
+        let mut study = Study::with(&net, XEON_5215M, MEASURED_NS.max(2 * u64::from(self.bytes)));
         let tally = study.tally.clone();
         let steps = Rc::new(Cell::new(0));
         let mut nodes: Vec<Option<Region>> = vec![None; CLIENT_NODES];
@@ -159,7 +163,11 @@ impl Load {
         let ends = self.start_servers(&mut study, servers, &memory)?;
         let counted = || net.nvm_counters(SERVER, u8::from(self.is_across));
         let mut before = NvmCounters::default();
-        let load = study.measure_from(WARM_UP_NS, || before = counted())?;
+        let warm_up_ns = match self.path {
+            Path::TwoSided(_, ServerWork::Write(NvmWriter::Store)) => STORES_WARM_UP_NS,
+            _ => WARM_UP_NS,
+        };
+        let load = study.measure_from(warm_up_ns, || before = counted())?;
         drop(ends);
         Ok(Outcome { rate: load.rate, counters: counted().since(&before) })
     }
@@ -167,7 +175,7 @@ impl Load {
     /// Returns the time of these lists of requests of one client, in microseconds; each is posted by one doorbell when
     /// the one before has completed.
     pub(super) fn latency(&self, lists: Vec<Vec<Request>>) -> Result<f64, FabricError> {
-        let net = SimNet::new(1, SimOptions::on_hardware(VERBS_CONNECTX5, self.hardware));
+        let net = SimNet::new(1, SimOptions::on_hardware(VERBS_FLUSH, self.hardware));
         let memory = self.register(&net)?;
         let mut servers = self.servers(&net)?;
         let region = register(&net, "client", CLIENT_BYTES)?;
@@ -191,7 +199,12 @@ impl Load {
         let failed = |e| FabricError::System("placement", e);
         net.place(SERVER, placement).map_err(failed)?;
         net.place_persistent(SERVER, self.memory == ServerMemory::Nvm).map_err(failed)?;
-        let region = register(net, SERVER, REGION_BYTES)?;
+        let flushes = net.options().capabilities.flush == FlushScope::Persistent
+            && self.memory == ServerMemory::Nvm;
+        let flush = if flushes { Access::FLUSH_PERSISTENT } else { Access::NONE };
+        let access = Access::ALL.with(flush);
+        let spec = RegionSpec { bytes: REGION_BYTES, access, kind: RegionKind::Memory };
+        let region = net.fabric(SERVER).register(&spec)?;
         net.place_persistent(SERVER, false).map_err(failed)?;
         net.place(SERVER, SocketPlacement::default()).map_err(failed)?;
         Ok(region)
@@ -359,6 +372,9 @@ impl ServerThread {
         let offset = self.load.address(&mut self.random, &Cell::new(0));
         let access = ProcessorAccess { region: self.memory.id, offset, bytes, thread_socket: 0 };
         let net = &self.end.net;
+        if self.work != ServerWork::Nothing {
+            net.spend_ns(PAGE_WALK_NS);
+        }
         match (self.load.memory, self.work) {
             (_, ServerWork::Nothing) => return,
             (ServerMemory::Dram, _) => net.spend_ns(XEON_5215M.miss_ns),

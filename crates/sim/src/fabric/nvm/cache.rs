@@ -2,6 +2,7 @@
 
 use farside_base::Random;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Written lines, of which a random one is evicted when there are too many.
 #[derive(Clone, Default, Debug)]
@@ -17,6 +18,14 @@ impl DirtyLines {
 
     pub(super) fn len(&self) -> usize {
         self.lines.len()
+    }
+
+    /// Returns the lines of a range, in rising order.
+    pub(super) fn within(&self, range: &RangeInclusive<u64>) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        self.places.range(range.clone()).map(|(line, _)| *line).collect()
     }
 
     /// Adds a line. Returns the line that is evicted for it.

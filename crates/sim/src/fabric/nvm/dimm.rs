@@ -1,7 +1,7 @@
 //! One DIMM: write queue, controller, combining buffer and media.
 
-use super::{NvmCounters, NvmProfile};
-use crate::fabric::hardware::Resource;
+use super::profile::{NvmCounters, NvmProfile};
+use crate::fabric::resource::Resource;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A media line in the combining buffer.

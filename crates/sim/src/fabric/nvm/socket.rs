@@ -2,8 +2,8 @@
 
 use super::cache::DirtyLines;
 use super::dimm::Dimm;
-use super::{NVM_LINE_BYTES, NvmCounters, NvmProfile};
-use crate::fabric::hardware::Resource;
+use super::profile::{NVM_LINE_BYTES, NvmCounters, NvmProfile};
+use crate::fabric::resource::Resource;
 use farside_base::Random;
 use std::ops::RangeInclusive;
 
@@ -81,6 +81,8 @@ pub struct NvmSocket {
     stored_lines: DirtyLines,
     interconnect: Resource,
     random: Random,
+    /// Bytes that regions have taken.
+    taken: u64,
 }
 
 impl NvmSocket {
@@ -93,12 +95,22 @@ impl NvmSocket {
             stored_lines: DirtyLines::default(),
             interconnect: Resource::default(),
             random: Random::new(0x6e76_6d00),
+            taken: 0,
         }
     }
 
     /// Returns its profile.
     pub const fn profile(&self) -> &NvmProfile {
         &self.profile
+    }
+
+    /// Takes memory for a region, which begins at the first DIMM. Returns its address.
+    pub fn take(&mut self, bytes: u64) -> u64 {
+        let profile = &self.profile;
+        let round = u64::from(profile.dimms.max(1)) * u64::from(profile.interleave_bytes.max(64));
+        let at = self.taken;
+        self.taken = at.saturating_add(bytes).next_multiple_of(round);
+        at
     }
 
     /// Returns the counters of all DIMMs.
@@ -166,11 +178,15 @@ impl NvmSocket {
         if self.profile.caches_persist {
             return done_ps;
         }
-        for line in access.lines() {
-            let adapter = self.adapter_lines.remove(line);
-            if self.stored_lines.remove(line) || adapter {
-                done_ps = self.write_line(done_ps, line, access.is_across, 0);
-            }
+        let range = access.lines();
+        let mut lines = self.adapter_lines.within(&range);
+        lines.extend(self.stored_lines.within(&range));
+        lines.sort_unstable();
+        lines.dedup();
+        for line in lines {
+            self.adapter_lines.remove(line);
+            self.stored_lines.remove(line);
+            done_ps = self.write_line(done_ps, line, access.is_across, 0);
         }
         done_ps
     }

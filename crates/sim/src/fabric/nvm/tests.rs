@@ -49,7 +49,7 @@ fn sequential_whole_lines_amplify_nothing_and_reach_the_bandwidth() {
     assert_eq!(counters.read_requests, 0);
     assert_eq!(counters.media_read_bytes, 0, "a whole line is not read");
     let peak = OPTANE_NVM.write_gbps();
-    assert!((0.9..=1.0).contains(&(gbps(rate, 256) / peak)), "{} of {peak}", gbps(rate, 256));
+    assert!((0.9..=1.01).contains(&(gbps(rate, 256) / peak)), "{} of {peak}", gbps(rate, 256));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn random_lines_of_64_bytes_amplify_four_times_with_a_read_of_the_media() {
     let merged = counters.media_read_bytes as f64 / counters.media_write_bytes as f64;
     assert!((0.98..=1.02).contains(&merged), "read-modify-write: {merged}");
     let share = rate / OPTANE_NVM.writes_per_us();
-    assert!((0.8..=0.97).contains(&share), "full queues of other DIMMs: {share}");
+    assert!((0.85..=1.0).contains(&share), "full queues of other DIMMs: {share}");
 }
 
 #[test]
