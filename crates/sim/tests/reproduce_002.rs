@@ -25,22 +25,23 @@ fn at(line: &PaperLine, x: f64) -> f64 {
 fn hints_for_small_writes_gain_in_the_papers_order() {
     let figure = shown("8a");
     let rate = |name| at(line(&figure, name), 16.0);
-    let steps = ["baseline", "+H1 own socket", "+H5 256 B", "+H6 64 B"].map(rate);
+    let steps = ["baseline", "+H3 no DDIO", "+H5 256 B", "+H6 64 B"].map(rate);
     assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "{steps:?}");
-    assert!((1.6..=2.4).contains(&(steps[1] / steps[0])), "{steps:?}");
+    let own = rate("+H1 own socket") / steps[0];
+    assert!((1.6..=2.8).contains(&own), "the paper has 2: {own}");
     assert!((1.1..=1.6).contains(&(steps[3] / steps[2])), "64 B over 256 B: {steps:?}");
 }
 
 #[test]
 fn hints_for_large_writes_reach_most_of_the_bandwidth() {
-    for (id, own, most) in
-        [("8b", "+H1 own socket", "+H5 256 B"), ("9b", "+H1 own socket", "+H5 256 B")]
-    {
+    for id in ["8b", "9b"] {
         let figure = shown(id);
         let bandwidth = |name| at(line(&figure, name), 2_048.0);
-        let [base, own, most] = ["baseline", own, most].map(bandwidth);
-        assert!(base < own && own < 0.65 * most, "{id}: {base} {own} {most}");
+        let [base, own, most] = ["baseline", "+H1 own socket", "+H5 256 B"].map(bandwidth);
+        assert!(base.max(own) < 0.5 * most, "{id}: {base} {own} {most}");
         assert!((75.0..=100.0).contains(&most), "{id}: {most}");
+        // One-sided WRITEs are bound by evictions at either socket.
+        assert!(id == "8b" || own > 2.0 * base, "{id}: {base} {own}");
     }
 }
 
