@@ -18,7 +18,7 @@ mod rmc;
 mod settings;
 mod wordcount;
 
-use arguments::{Arguments, Bench, Command, Key, Log, Paper, Rmc};
+use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
 use clap::Parser;
 use farside_bench::onesided::{
     access, atomics, consolidate, hashtable, join, log as bench_log, numa, shuffle, vector,
