@@ -78,7 +78,7 @@ fn two_sided() -> Result<Vec<(f64, f64)>, FabricError> {
         (4.0, gain(&Load::near(streamed, 2_048), &Load::near(plain, 2_048))?),
         (5.0, gain(&small.padded(256), &small)?),
         (7.0, gain(&small.padded(64), &Load::near(plain, 16))?),
-        (8.0, gain(&Load::dram(plain, 8), &Load::near(plain, 8))?),
+        (8.0, gain(&Load::dram(plain, 16), &Load::near(plain, 16))?),
     ])
 }
 
@@ -105,7 +105,7 @@ pub(super) fn hints() -> Result<PaperFigure, FabricError> {
         claims,
         remarks: vec![
             "NaN: the paper's hint does not target the primitive.",
-            "H8: latency of one-sided atomics, rate of stores of 8 B, in NVM against DRAM. H9: latency. The others: rates.",
+            "H8: latency of one-sided atomics, rate of stores of 16 B, in NVM against DRAM. H9: latency. The others: rates.",
         ],
     })
 }
