@@ -162,7 +162,7 @@ errors! {
     53 LogTruncated Lost Environment No "A file of the log is shorter than it was made." "Restore the file from a copy, or remove the folder to begin without what was in it.";
     54 StateInUse Configuration Configuration Later "Another process uses this folder." "End the other process, or choose another folder.";
     55 StateForeign Configuration Configuration No "The folder has files of something else, or of another version." "Choose another folder, or run the version that the text names.";
-    56 NotEnoughReplicas Lost Environment Later "Too few of the replicas are reached." "Start those that the text names; or say by ReplicaOptions::copies_min how few may do, if no other program went on with the ones that are missing.";
+    56 NotEnoughReplicas Lost Environment Later "Copies of the log are not reached, or are empty." "Start those that the text names; or say by ReplicaOptions::copies_min (--copies-min) how few may do, if no program goes on with the missing ones alone.";
     60 NameTaken Configuration Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster NotFound Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
     62 ClusterFull Exhausted Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";

@@ -164,16 +164,18 @@ fn lost_copy_fails_the_log_and_the_others_go_on(make: &Make) {
     assert!(error.detail.contains(&address), "{error}");
     assert_eq!(code(log.append(tag(0), b"x")), ErrorCode::DeviceFailed);
     drop(log);
-    // Two of three are enough; one is not, unless the caller says so.
+    // Two of three are enough if the caller says so.
     let all = [servers[0].address(), &address, servers[1].address()].map(str::to_owned);
     let all = [&all[0][..], &all[1], &all[2]];
-    let log = open_at(&make(), &all, None).unwrap();
+    assert_eq!(code(open_at(&make(), &all, None)), ErrorCode::NotEnoughReplicas);
+    assert_eq!(code(open_at(&make(), &[all[0]], None)), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &all, Some(2)).unwrap();
     let found = numbers(&log);
     assert!(found.len() >= 100 && found.iter().copied().eq(0..found.len() as u64));
     append(&log, found.len() as u64..200).unwrap();
     drop(log);
     drop(servers.remove(0));
-    assert_eq!(code(open_at(&make(), &all, None)), ErrorCode::NotEnoughReplicas);
+    assert_eq!(code(open_at(&make(), &all, Some(2))), ErrorCode::NotEnoughReplicas);
     let last = [servers[0].address()];
     assert_eq!(code(open_at(&make(), &last, None)), ErrorCode::NotEnoughReplicas);
     let log = open_at(&make(), &last, Some(1)).unwrap();
@@ -184,7 +186,8 @@ fn copies_that_were_missing_are_made_equal(make: &Make) {
     let servers = servers(make, 3);
     append(&open(make, &servers, None).unwrap(), 0..50).unwrap();
     // The last one is not named: it misses what follows.
-    append(&open(make, &servers[..2], None).unwrap(), 50..400).unwrap();
+    assert_eq!(code(open(make, &servers[..2], None)), ErrorCode::NotEnoughReplicas);
+    append(&open(make, &servers[..2], Some(2)).unwrap(), 50..400).unwrap();
     assert!(!are_equal(&servers));
     // Its old epoch is not taken for the newest, whatever the order.
     let addresses = [2, 1, 0].map(|at: usize| servers[at].address());
@@ -195,7 +198,8 @@ fn copies_that_were_missing_are_made_equal(make: &Make) {
     // An empty one in place of another: it gets all.
     let fresh = lend(make, true);
     let addresses = [fresh.address(), servers[2].address(), servers[0].address()];
-    let log = open_at(&make(), &addresses, None).unwrap();
+    assert_eq!(code(open_at(&make(), &addresses, None)), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &addresses, Some(2)).unwrap();
     append(&log, 500..510).unwrap();
     drop(log);
     let log = open_at(&make(), &[fresh.address()], Some(1)).unwrap();
@@ -206,15 +210,16 @@ fn copies_that_were_missing_are_made_equal(make: &Make) {
     let set: Vec<MemoryServer> = (0..4).map(|_| lend(make, true)).collect();
     let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| set[at].address().to_owned());
     append(&open_at(&make(), &[&a, &b, &c], None).unwrap(), 0..10).unwrap();
-    append(&open_at(&make(), &[&d, &b, &c], None).unwrap(), 10..20).unwrap();
-    append(&open_at(&make(), &[&d, &absent, &c], None).unwrap(), 20..30).unwrap();
-    let without_c = open_at(&make(), &[&a, &b, &absent], None);
+    append(&open_at(&make(), &[&d, &b, &c], Some(2)).unwrap(), 10..20).unwrap();
+    append(&open_at(&make(), &[&d, &absent, &c], Some(2)).unwrap(), 20..30).unwrap();
+    let without_c = open_at(&make(), &[&a, &b, &absent], Some(2));
     assert_eq!(code(without_c), ErrorCode::NotEnoughReplicas);
-    assert!(numbers(&open_at(&make(), &[&a, &d, &c], None).unwrap()).into_iter().eq(0..30));
+    assert!(numbers(&open_at(&make(), &[&a, &d, &c], Some(2)).unwrap()).into_iter().eq(0..30));
+    assert_eq!(code(open_at(&make(), &[&a, &a], None)), ErrorCode::BadConfiguration);
     // One that missed an epoch and an empty one are not the two of three that may go on.
     let empty = lend(make, true);
     let addresses = [empty.address(), servers[1].address(), &unique_name("absent")];
-    assert_eq!(code(open_at(&make(), &addresses, None)), ErrorCode::NotEnoughReplicas);
+    assert_eq!(code(open_at(&make(), &addresses, Some(2))), ErrorCode::NotEnoughReplicas);
 }
 
 fn memory_of_others_is_refused(make: &Make) {
@@ -278,7 +283,7 @@ fn killed_writer_and_copy_lose_no_committed_record(fabric: &'static str) {
         }
         drop(writer); // kill -9
         let names: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let log = open_at(&process_fabric(fabric, &[]), &names, None).unwrap();
+        let log = open_at(&process_fabric(fabric, &[]), &names, Some(2)).unwrap();
         let found = numbers(&log);
         let end = found.last().map_or(0, |last| last + 1);
         assert!(end >= reported, "{end} records of {reported}");
@@ -312,7 +317,8 @@ fn child() {
         return;
     }
     let addresses: Vec<&str> = words[2..].iter().map(String::as_str).collect();
-    let log = open_at(&fabric, &addresses, None).unwrap();
+    // The test replaces copies that it kills.
+    let log = open_at(&fabric, &addresses, Some(2)).unwrap();
     let mut number = numbers(&log).last().map_or(0, |last| last + 1);
     loop {
         match append(&log, number..number + 1) {

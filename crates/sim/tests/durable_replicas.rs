@@ -49,8 +49,9 @@ impl Oracle {
 }
 
 fn open(fabric: &Arc<dyn Fabric>) -> Result<DurableLog, Error> {
-    // Longer than a stop.
-    let options = ReplicaOptions::default().timeout(Duration::from_secs(20));
+    // Any two of three have a copy in common. The time-out is longer than a stop.
+    let timeout = Duration::from_secs(20);
+    let options = ReplicaOptions::default().copies_min(Some(2)).timeout(timeout);
     let device = ReplicatedDevice::open(fabric, &COPIES, &options)?;
     let options = DurableLogOptions::default().segment_bytes(SEGMENT);
     DurableLog::on(Box::new(device), &options).map(|(log, _)| log)

@@ -31,7 +31,7 @@ pub(crate) struct LogPlaceArguments {
     /// Addresses of memory that is lent exclusively, with a copy of the log each, instead of a folder
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', conflicts_with = "folder")]
     copies: Vec<String>,
-    /// Least number of copies to go on with [default: more than half]
+    /// Least number of copies to go on with, if others are lost [default: all that the log had]
     #[arg(long, value_name = "COUNT", requires = "copies")]
     copies_min: Option<u8>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub(crate) struct LogKeepArguments {
 Examples:
   farside log print /var/lib/events
   farside log print /var/lib/events --json | jq .text
-  farside log print --copies a,b,c                    also if one of three is lost
+  farside log print --copies a,b,c --copies-min 2     also if one of three is lost
 
 Each record is a line. With --json each is an object with its position. What no append had committed is cut off first.")]
 pub(crate) struct LogPrintArguments {

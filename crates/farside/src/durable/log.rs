@@ -264,6 +264,9 @@ impl DurableLog {
     /// `OutOfBounds` for a position that is not durable yet; `System`: what was freed is freed.
     pub fn trim(&self, below: u64) -> Result<(), Error> {
         let mut state = locked(&self.state);
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
         if below > state.commit.durable() {
             let text = format!("position {below} of {} durable ones", state.commit.durable());
             return Err(Error::with(ErrorCode::OutOfBounds, text));

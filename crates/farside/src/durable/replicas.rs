@@ -6,12 +6,11 @@
 //! 2 Ki      a table of slots, 32 B each: first position, bytes, 1 if it is used, checksum
 //! 64 Ki     slots
 //! ```
-//! Each opening begins an epoch with the copies that it has reached, each of which then has all that is durable: a sync
-//! waits for all of them. It first writes to all that it begins the epoch, so that no two openings have one of the same
-//! number; then it makes the copies equal; then it writes that the epoch holds.
-//!
-//! An opening needs more than half of the copies that the newest epoch has named, and that have the log: the opening after
-//! that one needs more than half of them too, so that it reaches a copy of the newest epoch.
+//! A log is opened with all its copies, unless the caller says how few may do. Each opening begins an epoch: it first writes
+//! to the copies that have the log that the epoch begins, so that no two openings that share a copy have one of the same
+//! number; then it copies what is durable to those of an older epoch and to empty ones; then it writes to all that they
+//! have all of the epoch. A sync waits for all copies of the epoch. Bytes that are durable are the same in all of them, so
+//! copying them again from one to another loses nothing, wherever it ends.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
 use crate::onesided::{
@@ -46,8 +45,8 @@ const WRITING_MAX: usize = 256;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReplicaOptions {
-    /// The least copies to open the log with; by default more than half of those that are named, and of those that the
-    /// opening before has named. With fewer it is on the caller that no other program went on with the missing ones alone.
+    /// The least copies to open the log with; by default all that the last opening has named. With fewer it is the caller who
+    /// knows that the missing ones are lost, and that no program goes on with them alone.
     pub copies_min: Option<usize>,
     /// How long each copy is waited for; 10 s by default.
     pub timeout: Duration,
@@ -67,6 +66,8 @@ struct Replica {
     memory: RemoteMemory,
     /// `None`: it does not have the log.
     header: Option<ReplicaHeader>,
+    /// Where its next header goes: not over the newest one, which is left whole if the writer ends within it.
+    header_place: u64,
 }
 
 /// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`).
@@ -200,6 +201,12 @@ impl ReplicatedDevice {
             let text = format!("{} copies: 1 to {COPIES_MAX}", addresses.len());
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            let text = format!("the copy at {} is named twice", twice[0]);
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
         // A connection that is lost must not come back: another client may have gone on by then.
         let once = MemoryClientOptions::default().reconnect(Duration::ZERO);
         let mut client = MemoryClient::new(fabric, &once)?;
@@ -209,7 +216,7 @@ impl ReplicatedDevice {
                 Ok(memory) => {
                     check(address, memory)?;
                     let address = (*address).to_owned();
-                    replicas.push(Replica { address, memory, header: None });
+                    replicas.push(Replica { address, memory, header: None, header_place: 0 });
                 }
                 Err(error) if error.code == ErrorCode::ChannelFull => {
                     let text = format!("the copy at {address}: {}", error.detail);
@@ -218,7 +225,7 @@ impl ReplicatedDevice {
                 Err(error) => missing.push(format!("{address} ({error})")),
             }
         }
-        let least = options.copies_min.unwrap_or(addresses.len() / 2 + 1).max(1);
+        let least = options.copies_min.unwrap_or(addresses.len()).max(1);
         if replicas.len() < least {
             let text = format!("{} of {least}; missing: {}", replicas.len(), missing.join(", "));
             return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
@@ -287,15 +294,20 @@ impl ReplicatedDevice {
             let mut headers = [0; 2 * HEADER];
             self.read_at(number, 0, &mut headers)?;
             let (one, other) = headers.split_at(HEADER);
-            let found = [one, other].into_iter().filter_map(ReplicaHeader::decode);
-            let found = found.max_by_key(|header| header.sequence);
+            let found = [(one, HEADER), (other, 0)].into_iter();
+            let found =
+                found.filter_map(|(bytes, next)| Some((ReplicaHeader::decode(bytes)?, next)));
+            let found = found.max_by_key(|(header, _)| header.sequence);
             let replica = &mut self.replicas[number];
             if found.is_none() && !(is_free(one) && is_free(other)) {
                 let at = &replica.address;
                 let text = format!("the memory at {at} has something else, or another version");
                 return Err(Error::with(ErrorCode::StateForeign, text));
             }
-            replica.header = found;
+            (replica.header, replica.header_place) = match found {
+                Some((header, next)) => (Some(header), next as u64),
+                None => (None, 0),
+            };
         }
         Ok(())
     }
@@ -325,7 +337,7 @@ impl ReplicatedDevice {
                 }
             }
         }
-        let least = least.unwrap_or(newest.named.len() / 2 + 1);
+        let least = least.unwrap_or(newest.named.len());
         if used < least {
             let text = format!(
                 "{used} of {least} that have the log and were named before; missing: {}; empty: {}",
@@ -334,17 +346,13 @@ impl ReplicatedDevice {
             );
             return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
         }
-        (self.id, self.slot_bytes) = (newest.id, newest.slot_bytes);
+        let headers = self.replicas.iter().filter_map(|replica| replica.header.as_ref());
+        (self.id, self.slot_bytes) =
+            (newest.id, headers.map(|one| one.slot_bytes).max().unwrap_or(0));
         let is_newest = |at: &usize| {
             self.replicas[*at].header.as_ref().is_some_and(|one| one.epoch == newest.epoch)
         };
         let (whole, stale): (Vec<_>, Vec<_>) = (0..self.replicas.len()).partition(is_newest);
-        for number in &stale {
-            // It is overwritten from here on.
-            if let Some(header) = &mut self.replicas[*number].header {
-                header.epoch = 0;
-            }
-        }
         self.announce(epoch)?;
         self.merge_tables(&whole)?;
         self.fill(whole[0], &stale)?;
@@ -360,7 +368,7 @@ impl ReplicatedDevice {
             let Some(header) = &mut self.replicas[number].header else { continue };
             (header.begun, header.sequence) = (epoch, self.sequence);
             let header = header.encode();
-            self.write_at(number, self.header_place(), &header)?;
+            self.write_header(number, &header)?;
         }
         self.wait()
     }
@@ -371,16 +379,17 @@ impl ReplicatedDevice {
         let (id, sequence, slot_bytes) = (self.id, self.sequence, self.slot_bytes);
         let (begun, named) = (epoch, self.named.clone());
         let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named };
-        self.write_all(self.header_place(), &header.encode())?;
-        for replica in &mut self.replicas {
-            replica.header = Some(header.clone());
+        for number in 0..self.replicas.len() {
+            self.write_header(number, &header.encode())?;
+            self.replicas[number].header = Some(header.clone());
         }
         self.wait()
     }
 
-    /// Headers are written by turns, so that one is whole if a writer ends within the other.
-    const fn header_place(&self) -> u64 {
-        self.sequence % 2 * HEADER as u64
+    fn write_header(&mut self, number: usize, header: &[u8; HEADER]) -> Result<(), Error> {
+        let place = self.replicas[number].header_place;
+        self.replicas[number].header_place = HEADER as u64 - place;
+        self.write_at(number, place, header)
     }
 
     /// A segment exists if any of the newest copies has it: a `create` may have ended between them.
