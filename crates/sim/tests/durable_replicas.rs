@@ -60,7 +60,7 @@ fn open(fabric: &Arc<dyn Fabric>) -> Result<DurableLog, Error> {
 /// Opens the log again and again, and appends to it.
 fn write(fabric: &Arc<dyn Fabric>, oracle: &Mutex<Oracle>, mut random: Random) {
     let mut left = 3;
-    for _ in 0..2_000 {
+    for _ in 0..300 {
         let log = match open(fabric) {
             Ok(log) => log,
             Err(error) => {
@@ -69,7 +69,7 @@ fn write(fabric: &Arc<dyn Fabric>, oracle: &Mutex<Oracle>, mut random: Random) {
                     ErrorCode::StateInUse | ErrorCode::NotEnoughReplicas | ErrorCode::DeviceFailed
                 );
                 assert!(is_expected, "{error}");
-                pause(NAP);
+                pause(20 * NAP);
                 continue;
             }
         };
