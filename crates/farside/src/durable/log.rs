@@ -3,7 +3,7 @@
 use super::device::{LogDevice, Promise, Segment};
 use super::file::FileDevice;
 use super::recovery::{Recovered, recover};
-use super::tag::{MARK, RECORD_KIND_MAX, RecordTag, SEGMENT_END};
+use super::tag::{MARK, RECORD_KIND_MAX, RecordTag, SEGMENT_END, STAGED_BYTES_MAX};
 use crate::canary;
 use crate::mutex::locked;
 use crate::record::{RECORD_BYTES_MAX, RECORD_GRANULE, RecordHeader};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// The smallest segment, so that one has room for several records.
 const SEGMENT_BYTES_MIN: u64 = 4096;
-/// Bytes that wait to be written, above which an append writes them itself.
-const STAGED_BYTES_MAX: usize = 8 << 20;
 
 /// Options of a [`DurableLog`].
 #[derive(Clone, Debug)]
@@ -195,7 +193,7 @@ impl DurableLog {
 
     /// Appends a record; returns its end, for [`commit`](Self::commit). It is not durable yet.
     ///
-    /// *Blocks* to add a segment when one is full (its zeros are written and synced), and to write when 8 MiB wait.
+    /// *Blocks* to add a segment when one is full (its zeros are written and synced), and to write when 1 MiB waits.
     ///
     /// # Errors
     /// `BadForm` for a kind that is zero or over [`RECORD_KIND_MAX`]; `TooLarge` for a record that takes more than a

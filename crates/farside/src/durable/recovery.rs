@@ -1,7 +1,7 @@
 //! Reading a log back: where it ends, and what is cut off.
 
 use super::device::{LogDevice, Segment};
-use super::tag::{MARK, SEGMENT_END};
+use super::tag::{MARK, SEGMENT_END, STAGED_BYTES_MAX};
 use crate::canary;
 use crate::record::{RECORD_GRANULE, RecordHeader};
 use crate::{Error, ErrorCode};
@@ -10,6 +10,9 @@ use farside_protocol::persist::{LogTail, TailScan};
 /// Bytes that are read at a time.
 const WINDOW: u64 = 1 << 20;
 const HEADER: usize = RECORD_GRANULE as usize;
+/// Most bytes of a group with its marks, without its last record and what it leaves unused at the end of a segment: each at
+/// most a quarter of one.
+const GROUP_BYTES_MAX: u64 = STAGED_BYTES_MAX as u64 + (64 << 10);
 
 /// What opening a log has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -207,7 +210,7 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
 /// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records after
 /// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
 pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
-    let Scan { segments, begin, records, marked, mut after_end, tail, .. } = scan(device)?;
+    let Scan { segments, begin, records, marked, after_end, tail, .. } = scan(device)?;
     let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
@@ -217,19 +220,34 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
     };
     write_again(device, &segments, marked..end)?;
     let cut = after_end.len() as u64;
-    if canary::mutant!(canary::nodes(), LogCutForgotten) {
-        after_end.clear();
-    }
-    for (segment, at) in &after_end {
-        device.write(*segment, *at, &[0; HEADER])?;
-    }
-    for segment in segments.iter().filter(|one| after_end.iter().any(|(its, _)| its == *one)) {
-        device.sync(*segment)?;
+    if !canary::mutant!(canary::nodes(), LogCutForgotten) {
+        cut_off(device, &segments, end)?;
     }
     if !canary::mutant!(canary::nodes(), LogCopiesDiffer) {
         device.settle(marked)?;
     }
     Ok(Recovered { begin, end, records, cut, segments })
+}
+
+/// Writes zeros over all that a group may have reached that was not committed. It is not enough to remove what is read
+/// there: an earlier opening may have removed it in the page cache alone, if its sync has failed.
+fn cut_off(device: &mut dyn LogDevice, segments: &[Segment], end: u64) -> Result<(), Error> {
+    let longest = segments.iter().map(|segment| segment.bytes).max().unwrap_or(0);
+    let upto = end.saturating_add(GROUP_BYTES_MAX + longest / 2);
+    let zeros = vec![0; WINDOW as usize];
+    for segment in segments {
+        let (mut at, until) = (end.max(segment.begin), upto.min(segment.end()));
+        if at >= until {
+            continue;
+        }
+        while at < until {
+            let length = (until - at).min(WINDOW);
+            device.write(*segment, at, &zeros[..length as usize])?;
+            at += length;
+        }
+        device.sync(*segment)?;
+    }
+    Ok(())
 }
 
 /// Writes positions again as they are read, and syncs them.

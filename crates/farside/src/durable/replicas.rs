@@ -266,6 +266,7 @@ impl ReplicatedDevice {
         let newest = headers().max_by_key(|header| header.epoch).filter(|header| header.epoch > 0);
         let newest = newest.cloned();
         self.sequence = sequence;
+        self.mark_empty()?;
         match newest {
             Some(newest) => self.go_on(&newest, missing, (least, epoch))?,
             // Nothing was ever committed: commits of the first epoch need all copies.
@@ -287,6 +288,16 @@ impl ReplicatedDevice {
         }
         self.write_table()?;
         self.hold(epoch)
+    }
+
+    /// Writes to empty copies that they are of a log, so that a part of a header is not taken for bytes of something else.
+    fn mark_empty(&mut self) -> Result<(), Error> {
+        for number in 0..self.replicas.len() {
+            if self.replicas[number].header.is_none() {
+                self.write_at(number, 0, MAGIC)?;
+            }
+        }
+        self.wait()
     }
 
     fn read_headers(&mut self) -> Result<(), Error> {
