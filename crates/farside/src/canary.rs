@@ -28,8 +28,6 @@ farside_base::mutants! {
         LogDamageCutOff,
         /// A log that is opened does not compare checksums.
         LogChecksumIgnored,
-        /// A log that is opened leaves copies that differ.
-        LogCopiesDiffer,
         /// A trim frees the segment with the position too.
         LogTrimmedTooFar,
         /// A log uses its device after a failure.

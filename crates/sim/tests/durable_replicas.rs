@@ -200,7 +200,7 @@ fn differing_copies() -> Result<(), String> {
 #[cfg(canary)]
 #[test]
 fn canary_copies_that_differ_are_found() {
-    farside::canary::plant(Some(farside::canary::NodeMutant::LogCopiesDiffer));
+    farside::canary::plant(Some(farside::canary::NodeMutant::LogCutForgotten));
     let found = differing_copies();
     farside::canary::plant(None);
     assert!(found.is_err());

@@ -134,14 +134,6 @@ pub trait LogDevice: Send {
     /// `System`; `LogTruncated` if the segment is shorter than when it was created.
     fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error>;
 
-    /// Makes all copies equal from a position on, if there are several. A log calls it once, before it is open.
-    ///
-    /// # Errors
-    /// `DeviceFailed`.
-    fn settle(&mut self, _from: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// Removes a segment.
     ///
     /// # Errors

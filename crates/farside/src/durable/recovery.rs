@@ -223,9 +223,6 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
         cut_off(device, &segments, end)?;
     }
-    if !canary::mutant!(canary::nodes(), LogCopiesDiffer) {
-        device.settle(marked)?;
-    }
     Ok(Recovered { begin, end, records, cut, segments })
 }
 

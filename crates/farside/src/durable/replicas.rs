@@ -631,17 +631,6 @@ impl LogDevice for ReplicatedDevice {
         self.read_at(0, place, out)
     }
 
-    fn settle(&mut self, from: u64) -> Result<(), Error> {
-        let others: Vec<usize> = (1..self.replicas.len()).collect();
-        for slot in 0..self.slots.len() {
-            if let Some(segment) = self.slots[slot].filter(|segment| segment.end() > from) {
-                let skip = from.saturating_sub(segment.begin);
-                self.copy(0, &others, self.place(slot) + skip, segment.bytes - skip)?;
-            }
-        }
-        Ok(())
-    }
-
     fn remove(&mut self, segment: Segment) -> Result<(), Error> {
         let slot = self.slots.iter().position(|one| *one == Some(segment));
         let slot = slot.ok_or_else(|| Error::with(ErrorCode::System, "no such segment"))?;
