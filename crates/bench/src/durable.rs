@@ -1,5 +1,5 @@
-//! The durable log: a commit of one record and of groups, by one thread and by several, compared with a write and a sync of the
-//! same bytes.
+//! The durable log: a commit of one record and of groups, by one thread and by several, compared with a write and a
+//! sync of the same bytes.
 
 use crate::onesided::draw;
 use crate::settings::BenchDurable;

@@ -117,9 +117,9 @@ fn device_conforms() {
     conformance::run(&mut || Box::new(FileDevice::open(&folder.0).unwrap()));
 }
 
-/// A reader that has come to the end goes on when there is more.
+/// A reader at the end returns later records as they become durable.
 #[test]
-fn reader_goes_on_at_the_end() {
+fn reader_continues_at_the_end() {
     let folder = LogFolder::new();
     let log = folder.open().unwrap();
     let mut reader = log.reader(0);

@@ -1,7 +1,7 @@
 //! A disk that loses what was not synced, for logs.
 //!
 //! * A write is seen by later reads at once. At a power cut each piece of 64 B that was written since the last sync is kept or
-//!   not, by chance; pieces of a write that the cut interrupts too.
+//!   not, at random; also of a write that the cut interrupts.
 //! * A sync that fails keeps some of the pieces. The others count as clean, as in the page cache of Linux: they are read
 //!   back, later syncs succeed without them, and a power cut loses them, unless they are written again.
 //! * The end of a process loses nothing.

@@ -110,7 +110,7 @@ pub trait LogDevice: Send {
     /// `LogDamaged`, `LogTruncated`, `StateForeign`; `System`.
     fn segments(&mut self) -> Result<Vec<Segment>, Error>;
 
-    /// Adds a segment. Its bytes are zero or those of a segment that was removed; it exists for good when this returns.
+    /// Adds a segment. Its bytes are zero or those of a segment that was removed; once this returns, it exists also after a loss of power.
     ///
     /// # Errors
     /// `LogFull` without space; `System`. There is no segment then.

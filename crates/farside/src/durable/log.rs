@@ -282,7 +282,8 @@ impl DurableLog {
         Ok(())
     }
 
-    /// Makes all durable and marks the end, so that damage of the last records can be distinguished from an append that was cut off.
+    /// Makes all durable and marks the end, so that damage of the last records can be distinguished from an append that
+    /// was cut off.
     /// A log that is dropped is committed no further.
     ///
     /// # Errors

@@ -105,21 +105,20 @@ impl SegmentReader {
         Ok(header.map(|header| (header, payload)))
     }
 
-    /// Appends the positions from `from` on at which a header of its own position is, whole or torn; returns how far a
-    /// mark among them says that the log was durable.
+    /// Counts the positions from `from` on at which a header of its own position is, whole or torn; returns that and how
+    /// far a mark among them says that the log was durable.
     fn headers(
         &mut self,
         device: &mut dyn LogDevice,
         segment: Segment,
         from: u64,
-        found: &mut Vec<(Segment, u64)>,
-    ) -> Result<u64, Error> {
-        let (mut at, mut durable) = (from, 0);
+    ) -> Result<(u64, u64), Error> {
+        let (mut at, mut count, mut durable) = (from, 0, 0);
         while at + RECORD_GRANULE <= segment.end() {
             let header = self.bytes(device, segment, at, RECORD_GRANULE)?;
             // A zero is no record: it has no kind.
             if header[4] != 0 && word(header, 8) == at {
-                found.push((segment, at));
+                count += 1;
                 let mark = self.record(device, segment, at)?;
                 if let Some((header, _)) = mark.filter(|(header, _)| header.kind == MARK) {
                     durable = durable.max(header.counter);
@@ -127,7 +126,7 @@ impl SegmentReader {
             }
             at += RECORD_GRANULE;
         }
-        Ok(durable)
+        Ok((count, durable))
     }
 }
 
@@ -152,7 +151,7 @@ pub(super) struct Scan {
     /// The last mark says that the log was durable up to here.
     marked: u64,
     /// Headers after the end.
-    pub(super) after_end: Vec<(Segment, u64)>,
+    pub(super) after_end: u64,
     pub(super) tail: LogTail,
 }
 
@@ -193,10 +192,12 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
         let text = format!("no segment from {} on", scan.at());
         return Err(Error::with(ErrorCode::LogDamaged, text));
     }
-    let (mut after_end, stop) = (Vec::new(), scan.at());
+    let (mut after_end, stop) = (0, scan.at());
     for segment in segments.iter().filter(|segment| segment.end() > stop) {
         let from = stop.max(segment.begin);
-        scan.mark(reader.headers(device, *segment, from, &mut after_end)?);
+        let (count, durable) = reader.headers(device, *segment, from)?;
+        after_end += count;
+        scan.mark(durable);
     }
     let tail = match canary::mutant!(canary::nodes(), LogDamageCutOff) {
         true => LogTail::End(stop),
@@ -210,7 +211,7 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
 /// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records after
 /// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
 pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
-    let Scan { segments, begin, records, marked, after_end, tail, .. } = scan(device)?;
+    let Scan { segments, begin, records, marked, after_end: cut, tail, .. } = scan(device)?;
     let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
@@ -219,7 +220,6 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
         }
     };
     write_again(device, &segments, marked..end)?;
-    let cut = after_end.len() as u64;
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
         cut_off(device, &segments, end)?;
     }

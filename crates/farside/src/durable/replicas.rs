@@ -45,8 +45,8 @@ const WRITING_MAX: usize = 256;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReplicaOptions {
-    /// The least copies to open the log with; by default all that the last opening has named. With fewer it is the caller who
-    /// knows that the missing ones are lost, and that no program goes on with them alone.
+    /// The least copies to open the log with; by default all that the last opening has named. With fewer the caller
+    /// guarantees that no program opens the log from the missing copies alone.
     pub copies_min: Option<usize>,
     /// How long each copy is waited for; 10 s by default.
     pub timeout: Duration,
@@ -268,7 +268,7 @@ impl ReplicatedDevice {
         self.sequence = sequence;
         self.mark_empty()?;
         match newest {
-            Some(newest) => self.go_on(&newest, missing, (least, epoch))?,
+            Some(newest) => self.adopt_newest(&newest, missing, (least, epoch))?,
             // Nothing was ever committed: commits of the first epoch need all copies.
             None if missing.is_empty() => {
                 self.id = random();
@@ -324,7 +324,7 @@ impl ReplicatedDevice {
     }
 
     /// Makes all copies equal to those of the newest epoch.
-    fn go_on(
+    fn adopt_newest(
         &mut self,
         newest: &ReplicaHeader,
         missing: &[String],
@@ -378,8 +378,8 @@ impl ReplicatedDevice {
         for number in 0..self.replicas.len() {
             let Some(header) = &mut self.replicas[number].header else { continue };
             (header.begun, header.sequence) = (epoch, self.sequence);
-            let header = header.encode();
-            self.write_header(number, &header)?;
+            let encoded = header.encode();
+            self.write_header(number, &encoded)?;
         }
         self.wait()
     }
@@ -390,8 +390,9 @@ impl ReplicatedDevice {
         let (id, sequence, slot_bytes) = (self.id, self.sequence, self.slot_bytes);
         let (begun, named) = (epoch, self.named.clone());
         let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named };
+        let encoded = header.encode();
         for number in 0..self.replicas.len() {
-            self.write_header(number, &header.encode())?;
+            self.write_header(number, &encoded)?;
             self.replicas[number].header = Some(header.clone());
         }
         self.wait()
@@ -405,8 +406,7 @@ impl ReplicatedDevice {
 
     /// A segment exists if any of the newest copies has it: a `create` may have ended between them.
     fn merge_tables(&mut self, whole: &[usize]) -> Result<(), Error> {
-        let least = self.replicas.iter().map(|replica| replica.memory.bytes()).min();
-        let count = least.unwrap_or(0).saturating_sub(FIRST_SLOT).checked_div(self.slot_bytes);
+        let count = self.slot_space().checked_div(self.slot_bytes);
         self.slots = vec![None; (count.unwrap_or(0) as usize).min(SLOTS_MAX)];
         for number in whole {
             let mut table = vec![0; FIRST_SLOT as usize - TABLE];

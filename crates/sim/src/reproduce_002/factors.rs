@@ -20,7 +20,7 @@ fn lines(steps: Steps, bytes: u32) -> Result<Vec<PaperLine>, FabricError> {
 }
 
 /// Why H1 gains more than in the paper.
-const EVICTED: &str = "With DDIO on, a read and an evicted line follow each other at a DIMM by chance, with DDIO off always, so the model's controllers change between reads and writes less often. The paper has no such difference: 30 and 31 M/s.";
+const EVICTED: &str = "With DDIO on, a read and an evicted line follow each other at a DIMM at random, with DDIO off always, so the model's controllers change between reads and writes less often. The paper has no such difference: 30 and 31 M/s.";
 
 /// Returns Figure 8a: one-sided WRITEs of 16 bytes.
 pub(super) fn small_writes() -> Result<PaperFigure, FabricError> {
