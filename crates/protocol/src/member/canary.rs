@@ -7,6 +7,10 @@ farside_base::mutants! {
         ReusedBeforeSettled,
         /// Memory lent under a reused number keeps the previous memory's generation.
         GenerationKept,
+        /// An ordinary node is given the number of a node with state that is away.
+        StateNumberReused,
+        /// A node with state returns before all members have settled its removal.
+        ReturnedBeforeSettled,
         /// The lowest number coordinates, not the earliest member.
         LowestNumberCoordinates,
         /// A notification of the death of a previous node counts for the next one with its number.

@@ -1,6 +1,7 @@
 //! Events and effects of the membership machine.
 
 use super::hello::{Join, JoinRefusal, PeerRequest, Welcome};
+use super::keeps::Keeps;
 use super::message::MemberMessage;
 use super::settings::FounderSettings;
 use alloc::{string::String, vec::Vec};
@@ -24,6 +25,8 @@ pub struct Identity {
     pub host: Option<SocketAddr>,
     /// It lends memory, and therefore counts in a quorum.
     pub votes: bool,
+    /// What it keeps of its earlier lives.
+    pub keeps: Keeps,
     /// Unreachable members may be alive, and are declared dead only with a quorum.
     pub quorum: bool,
     /// A founder's own; a joiner's are replaced by those of its welcome.
@@ -33,7 +36,8 @@ pub struct Identity {
 /// An event for the membership machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MemberEvent {
-    /// The rendezvous name was free and is now bound: this is node 0 of a new cluster.
+    /// The rendezvous name was free and is now bound: this is the first node of a new cluster, with the number and
+    /// memory that [`Keeps::founding`] returns.
     Found,
     /// The coordinator's answer to this process's `Join`. Keep that link until `LinkUp` of the coordinator; if it
     /// breaks earlier, report `LinkLost` of the coordinator.

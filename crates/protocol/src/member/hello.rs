@@ -10,6 +10,7 @@
 //! the same in every version, so that a peer of another version can be refused with a reason. Bytes after the last
 //! field, unknown kinds and excessive lengths are refused.
 
+use super::keeps::Keeps;
 use super::settings::{FounderSettings, Leases};
 use crate::wire::{HOST, Violation, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
@@ -19,7 +20,7 @@ use farside_base::{
 };
 
 /// The version of the whole protocol between nodes. Different versions are incompatible.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
@@ -56,6 +57,8 @@ pub struct Join {
     pub incarnation: Incarnation,
     /// Bytes of memory that it lends.
     pub home_bytes: u64,
+    /// What it keeps of its earlier lives.
+    pub keeps: Keeps,
     /// The network address that it will have, on fabrics between hosts.
     pub host: Option<SocketAddr>,
 }
@@ -73,6 +76,19 @@ pub struct ListedMember {
     pub host: Option<SocketAddr>,
     /// The generation of the memory that it lends, if any; it counts in a quorum then.
     pub memory: Option<Generation>,
+    /// It is a node with state. Invariant: it lends memory then.
+    pub state: bool,
+}
+
+/// What a cluster knows of a number under which memory was lent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LentNumber {
+    /// The number.
+    pub node: NodeId,
+    /// Its next generation: all smaller ones have been used.
+    pub next: u16,
+    /// The last memory under this number is that of a node with state, which is a member or will return.
+    pub state: bool,
 }
 
 /// The coordinator's answer to [`Join`]: the joiner is a member.
@@ -88,8 +104,8 @@ pub struct Welcome {
     pub memory: Option<Generation>,
     /// The other live members in order of admission; the first is the coordinator. Connect to all.
     pub members: Vec<ListedMember>,
-    /// The next generation of each number under which memory was lent, by ascending number.
-    pub generations: Vec<(NodeId, u16)>,
+    /// The numbers under which memory was lent, ascending.
+    pub generations: Vec<LentNumber>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
     /// The incarnation of the cluster's founder, which distinguishes clusters of one name.
@@ -300,6 +316,7 @@ impl Join {
             .u64(self.limits)
             .u64(self.incarnation.0)
             .u64(self.home_bytes)
+            .keeps(self.keeps)
             .raw(&encode_host(self.host));
         output.bytes(self.cluster.as_bytes()).0
     }
@@ -316,7 +333,7 @@ impl Welcome {
             .u16(self.settings.nodes_max)
             .u64(self.settings.leases.fabric_ns)
             .u64(self.settings.leases.member_ns)
-            .memory(self.memory)
+            .u16(encode_memory(self.memory, false))
             .u16(self.members.len() as u16);
         let output = self.members.iter().fold(output, |output, member| {
             let host = encode_host(member.host);
@@ -324,12 +341,13 @@ impl Welcome {
                 .u16(member.node.0)
                 .u64(member.incarnation.0)
                 .u64(member.born.0)
-                .memory(member.memory)
+                .u16(encode_memory(member.memory, member.state))
                 .raw(&host)
         });
         let output = output.u16(self.generations.len() as u16);
         let generations = self.generations.iter();
-        generations.fold(output, |output, (node, next)| output.u16(node.0).u16(*next)).0
+        let encoded = |lent: &LentNumber| lent.next | if lent.state { STATE } else { 0 };
+        generations.fold(output, |output, lent| output.u16(lent.node.0).u16(encoded(lent))).0
     }
 }
 
@@ -443,8 +461,13 @@ impl Output {
         self.raw(&value.to_le_bytes())
     }
 
-    fn memory(self, memory: Option<Generation>) -> Self {
-        self.u16(memory.map_or(NO_MEMORY, |generation| generation.0))
+    fn keeps(self, keeps: Keeps) -> Self {
+        let (kind, node, generation) = match keeps {
+            Keeps::Nothing => (0, 0, 0),
+            Keeps::New => (1, 0, 0),
+            Keeps::Known { node, generation } => (2, node.0, generation.0),
+        };
+        self.raw(&[kind]).u16(node).u16(generation)
     }
 
     fn regions(self, regions: &MemberRegions) -> Self {
@@ -546,8 +569,20 @@ impl<'a> Input<'a> {
         decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
     }
 
-    fn memory(&mut self) -> Result<Option<Generation>, HelloError> {
+    fn memory(&mut self) -> Result<(Option<Generation>, bool), HelloError> {
         decode_memory(self.u16()?).map_err(|_| HelloError::Junk("generation of a memory"))
+    }
+
+    fn keeps(&mut self) -> Result<Keeps, HelloError> {
+        let ([kind], node, generation) = (self.array()?, self.u16()?, self.u16()?);
+        match (kind, node, generation) {
+            (0, 0, 0) => Ok(Keeps::Nothing),
+            (1, 0, 0) => Ok(Keeps::New),
+            (2, node, generation) if generation < Generation::COUNT => {
+                Ok(Keeps::Known { node: NodeId(node), generation: Generation(generation) })
+            }
+            _ => Err(HelloError::Junk("state of a joiner")),
+        }
     }
 
     fn end<T>(&self, value: T) -> Result<T, HelloError> {
@@ -560,6 +595,7 @@ impl<'a> Input<'a> {
             limits: self.u64()?,
             incarnation: Incarnation(self.u64()?),
             home_bytes: self.u64()?,
+            keeps: self.keeps()?,
             host: self.host()?,
             cluster: self.cluster()?,
         };
@@ -586,7 +622,9 @@ impl<'a> Input<'a> {
         if !leases.are_possible() {
             return Err(HelloError::Junk("leases"));
         }
-        let memory = self.memory()?;
+        let (memory, false) = self.memory()? else {
+            return Err(HelloError::Junk("generation of a memory"));
+        };
         let count = usize::from(self.u16()?);
         if count == 0 || count >= NodeSet::CAPACITY {
             return Err(HelloError::Junk("count of members"));
@@ -594,8 +632,9 @@ impl<'a> Input<'a> {
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
-            let (born, memory) = (ViewNumber(self.u64()?), self.memory()?);
-            members.push(ListedMember { node, incarnation, born, host: self.host()?, memory });
+            let (born, (memory, state)) = (ViewNumber(self.u64()?), self.memory()?);
+            let host = self.host()?;
+            members.push(ListedMember { node, incarnation, born, host, memory, state });
         }
         let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
         if !rising || members.last().is_some_and(|last| last.born >= view) {
@@ -606,19 +645,20 @@ impl<'a> Input<'a> {
         self.end(Welcome { node, view, settings, memory, members, generations, limits, founder })
     }
 
-    fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {
+    fn generations(&mut self) -> Result<Vec<LentNumber>, HelloError> {
         let count = usize::from(self.u16()?);
         if count > NodeSet::CAPACITY {
             return Err(HelloError::Junk("count of generations"));
         }
-        let mut generations: Vec<(NodeId, u16)> = Vec::with_capacity(count);
+        let mut generations: Vec<LentNumber> = Vec::with_capacity(count);
         for _ in 0..count {
-            let (node, next) = (NodeId(self.u16()?), self.u16()?);
-            let rising = generations.last().is_none_or(|(last, _)| *last < node);
+            let (node, bits) = (NodeId(self.u16()?), self.u16()?);
+            let (next, state) = (bits & !STATE, bits & STATE != 0);
+            let rising = generations.last().is_none_or(|last| last.node < node);
             if !rising || next == 0 || next > Generation::COUNT {
                 return Err(HelloError::Junk("generations of numbers"));
             }
-            generations.push((node, next));
+            generations.push(LentNumber { node, next, state });
         }
         Ok(generations)
     }
@@ -678,12 +718,26 @@ impl<'a> Input<'a> {
 }
 
 /// Encoded instead of a generation for a member that lends no memory.
-pub(super) const NO_MEMORY: u16 = u16::MAX;
+const NO_MEMORY: u16 = u16::MAX;
 
-pub(super) const fn decode_memory(bits: u16) -> Result<Option<Generation>, Violation> {
+/// Added to a generation that belongs to a node with state.
+const STATE: u16 = 1 << 15;
+
+const _: () = assert!(Generation::COUNT < STATE);
+
+pub(super) fn encode_memory(memory: Option<Generation>, state: bool) -> u16 {
+    debug_assert!(memory.is_some() || !state, "a node with state lends memory");
+    memory.map_or(NO_MEMORY, |generation| generation.0 | if state { STATE } else { 0 })
+}
+
+/// Returns the generation of a memory, and whether it is that of a node with state.
+pub(super) const fn decode_memory(bits: u16) -> Result<(Option<Generation>, bool), Violation> {
+    let generation = bits & !STATE;
     match bits {
-        NO_MEMORY => Ok(None),
-        bits if bits < Generation::COUNT => Ok(Some(Generation(bits))),
+        NO_MEMORY => Ok((None, false)),
+        _ if generation < Generation::COUNT => {
+            Ok((Some(Generation(generation)), bits & STATE != 0))
+        }
         _ => Err(Violation("an invalid memory generation")),
     }
 }

@@ -34,6 +34,7 @@
 //! same reason no `Ready` node is declared dead for lack of a link.
 
 mod accusations;
+mod admission;
 mod judgement;
 mod numbers;
 mod quorum;
@@ -42,17 +43,16 @@ use self::judgement::{Accusations, Vote};
 use super::canary::{MemberMutant, mutant};
 use super::event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 use super::hello::{
-    Join, JoinRefusal, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome, version_refusal,
+    Join, JoinRefusal, LentNumber, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome,
+    version_refusal,
 };
+use super::keeps::Keeps;
 use super::message::{Change, MemberMessage};
 use super::roster::{Roster, RosterEntry};
 use crate::wire::Violation;
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{
-    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, Planted,
-    ViewNumber,
-};
+use farside_base::{ErrorCode, Generation, Incarnation, MemoryId, NodeId, Planted, ViewNumber};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum MembershipStage {
@@ -87,8 +87,8 @@ pub struct Membership {
     /// The incarnation of the founder.
     founder: Incarnation,
     roster: Roster,
-    /// The next memory generation of each number under which memory was lent.
-    generations: BTreeMap<NodeId, u16>,
+    /// The numbers under which memory was lent.
+    generations: BTreeMap<NodeId, LentNumber>,
     /// The view up to which this node has reported removals as settled to a coordinator.
     settled_told: ViewNumber,
     /// Link requests of nodes that no view names yet. Invariant: at most `nodes_max`.
@@ -271,10 +271,16 @@ impl Membership {
         if self.stage != MembershipStage::Outside {
             return;
         }
+        let Identity { keeps, votes, settings, incarnation, .. } = self.identity;
+        let (node, memory) = match keeps.founding(votes, settings.nodes_max) {
+            Ok(own) => own,
+            Err(refusal) => return self.fail(refusal, effects),
+        };
         self.stage = MembershipStage::Coordinator;
+        self.me = node;
         self.view = ViewNumber(1);
-        self.founder = self.identity.incarnation;
-        self.insert_own(self.identity.votes.then_some(Generation(0)));
+        self.founder = incarnation;
+        self.insert_own(memory);
         effects.push(MemberEffect::Ready);
     }
 
@@ -290,7 +296,7 @@ impl Membership {
         self.view = welcome.view;
         self.identity.settings = welcome.settings;
         self.founder = welcome.founder;
-        self.generations = welcome.generations.iter().copied().collect();
+        self.generations = welcome.generations.iter().map(|lent| (lent.node, *lent)).collect();
         for listed in &welcome.members {
             self.roster.insert(RosterEntry::new(*listed));
             let ListedMember { node, incarnation, born, host, .. } = *listed;
@@ -301,82 +307,14 @@ impl Membership {
     }
 
     fn insert_own(&mut self, memory: Option<Generation>) {
-        let Identity { incarnation, host, .. } = self.identity;
-        self.born = self.view;
-        let own = ListedMember { node: self.me, incarnation, born: self.born, host, memory };
+        let Identity { incarnation, host, keeps, .. } = self.identity;
+        let (node, born, state) = (self.me, self.view, keeps.has_state());
+        self.born = born;
+        let own = ListedMember { node, incarnation, born, host, memory, state };
         self.note_generation(&own);
         let mut own = RosterEntry::new(own);
         own.linked = true;
         self.roster.insert(own);
-    }
-
-    fn check_welcome(&self, welcome: &Welcome) -> Result<(), JoinRefusal> {
-        if welcome.limits != self.identity.limits {
-            return Err(JoinRefusal::new(ErrorCode::LimitsMismatch));
-        }
-        let fits = |node: NodeId| node.0 < welcome.settings.nodes_max;
-        let rising = welcome.members.windows(2).all(|pair| pair[0].born < pair[1].born);
-        let before = welcome.members.last().is_some_and(|last| last.born < welcome.view);
-        let mut nodes: NodeSet = welcome.members.iter().map(|member| member.node).collect();
-        let apart = nodes.insert(welcome.node) && nodes.len() == welcome.members.len() + 1;
-        let lends = welcome.memory.is_some() == self.identity.votes;
-        if rising && before && apart && lends && nodes.iter().all(fits) {
-            return Ok(());
-        }
-        Err(refusal(ErrorCode::ProtocolViolation, "impossible welcome"))
-    }
-
-    fn join_asked(&mut self, request: RequestId, join: &Join, effects: &mut Effects) {
-        let number = match self.check_join(join) {
-            Ok(number) => number,
-            Err(refusal) => return effects.push(MemberEffect::Deny { request, refusal }),
-        };
-        let alive = self.roster.iter().filter(|member| !member.gone);
-        let members = alive.map(RosterEntry::listed).collect();
-        let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
-        let memory = (join.home_bytes > 0).then(|| self.next_generation(number));
-        let listed = ListedMember { node: number, incarnation, born, host, memory };
-        let mut member = RosterEntry::new(listed);
-        member.join = Some(request);
-        member.unused = true;
-        self.publish(member.coming(), effects);
-        let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let Identity { limits, settings, .. } = self.identity;
-        let (node, view, founder) = (number, self.view, self.founder);
-        let welcome =
-            Welcome { node, view, settings, memory, members, generations, limits, founder };
-        self.take_in(member, effects);
-        effects.push(MemberEffect::Admit { request, welcome });
-    }
-
-    fn check_join(&self, join: &Join) -> Result<NodeId, JoinRefusal> {
-        if self.stage == MembershipStage::Over || self.leaving {
-            return Err(JoinRefusal::new(ErrorCode::NodeClosed));
-        }
-        if join.version != PROTOCOL_VERSION {
-            return Err(version_refusal(join.version));
-        }
-        if join.cluster != self.identity.cluster || self.stage != MembershipStage::Coordinator {
-            return Err(JoinRefusal::new(ErrorCode::NoSuchCluster));
-        }
-        if join.limits != self.identity.limits {
-            return Err(JoinRefusal::new(ErrorCode::LimitsMismatch));
-        }
-        if self.roster.iter().any(|member| member.incarnation == join.incarnation) {
-            // Each incarnation joins once: a removed process, or a repeated `Join` of the same incarnation, gets no
-            // number.
-            return Err(JoinRefusal::new(ErrorCode::NodeClosed));
-        }
-        if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
-            return Err(JoinRefusal {
-                code: ErrorCode::BadConfiguration,
-                text: format!("a node has at most {} bytes", 1_u64 << GlobalAddress::OFFSET_BITS),
-            });
-        }
-        if self.has_undecided() && self.roster.iter().any(RosterEntry::is_unburied) {
-            return Err(refusal(ErrorCode::Busy, REMOVAL_PENDING));
-        }
-        self.free_number(join.home_bytes > 0)
     }
 
     fn peer_asked(&mut self, request: RequestId, peer: PeerRequest, effects: &mut Effects) {

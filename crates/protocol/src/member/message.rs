@@ -1,7 +1,7 @@
 //! Membership messages between members.
 
 use super::burial::Lane;
-use super::hello::{ListedMember, NO_MEMORY, decode_memory};
+use super::hello::{ListedMember, decode_memory, encode_memory};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
@@ -129,7 +129,7 @@ impl MemberMessage {
                     Change::Left => 2,
                     Change::Removed => 3,
                 })
-                .u16(member.memory.map_or(NO_MEMORY, |generation| generation.0))
+                .u16(encode_memory(member.memory, member.state))
                 .u16(member.node.0)
                 .u64(number.0)
                 .u64(member.born.0)
@@ -173,14 +173,15 @@ impl MemberMessage {
                     3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
-                let memory = decode_memory(reader.u16()?)?;
+                let (memory, state) = decode_memory(reader.u16()?)?;
                 let node = NodeId(reader.u16()?);
                 let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
                 if (number == born) != (change == Change::Joined) || born > number {
                     return Err(Violation("an invalid admitting view"));
                 }
                 let incarnation = Incarnation(reader.u64()?);
-                let member = ListedMember { node, incarnation, born, host: reader.host()?, memory };
+                let host = reader.host()?;
+                let member = ListedMember { node, incarnation, born, host, memory, state };
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
@@ -237,9 +238,10 @@ mod tests {
         let memory = Some(Generation(1_023));
         let view = |change| {
             let born = if change == Change::Joined { number } else { ViewNumber(1) };
+            let state = change != Change::Left;
             MemberMessage::View {
                 number,
-                member: ListedMember { node, incarnation, born, host, memory },
+                member: ListedMember { node, incarnation, born, host, memory, state },
                 change,
             }
         };

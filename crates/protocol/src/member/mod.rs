@@ -19,6 +19,7 @@ mod canary;
 pub mod contact;
 mod event;
 pub mod hello;
+mod keeps;
 pub mod membership;
 pub mod message;
 mod roster;
@@ -32,9 +33,10 @@ pub use canary::MemberMutant;
 pub use event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 pub use hello::{
     AskOccupancy, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join, JoinRefusal,
-    ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume, Resumed, Welcome,
-    valid_cluster_name,
+    LentNumber, ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume, Resumed,
+    Welcome, valid_cluster_name,
 };
+pub use keeps::Keeps;
 pub use membership::Membership;
 pub use message::{Change, MemberMessage};
 pub use settings::{FounderSettings, Leases};

@@ -16,6 +16,8 @@ pub(super) struct RosterEntry {
     pub(super) host: Option<SocketAddr>,
     /// The generation of the memory that it lends, if any; it counts in a quorum then.
     pub(super) memory: Option<Generation>,
+    /// It is a node with state.
+    pub(super) state: bool,
     /// The view that admitted it: members are ordered by this age.
     pub(super) born: ViewNumber,
     /// The view that removed it.
@@ -42,7 +44,8 @@ pub(super) struct RosterEntry {
     pub(super) suspect: bool,
     /// At the coordinator: its `Join` request, until it is linked.
     pub(super) join: Option<RequestId>,
-    /// This node admitted it, and has never been linked to it: it was never ready.
+    /// This node admitted it, and has never been linked to it: it was never ready. False for a node with state that
+    /// returned: its memory exists.
     pub(super) unused: bool,
     /// The last view that it knows, if it takes over and has asked for a report that it cannot have yet.
     pub(super) asked: Option<ViewNumber>,
@@ -57,6 +60,7 @@ impl RosterEntry {
             incarnation: listed.incarnation,
             host: listed.host,
             memory: listed.memory,
+            state: listed.state,
             born: listed.born,
             died: None,
             gone: false,
@@ -83,6 +87,7 @@ impl RosterEntry {
             born: self.born,
             host: self.host,
             memory: self.memory,
+            state: self.state,
         }
     }
 

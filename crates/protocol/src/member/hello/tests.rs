@@ -50,6 +50,7 @@ impl HelloGenerator {
                 limits: self.0.word(),
                 incarnation: Incarnation(self.0.word()),
                 home_bytes: self.0.word(),
+                keeps: self.keeps(),
                 host: self.host(),
             });
         }
@@ -89,6 +90,17 @@ impl HelloGenerator {
         }
     }
 
+    fn keeps(&mut self) -> Keeps {
+        match self.0.below(3) {
+            0 => Keeps::Nothing,
+            1 => Keeps::New,
+            _ => Keeps::Known {
+                node: NodeId(self.0.word() as u16),
+                generation: Generation(self.0.below(1_024) as u16),
+            },
+        }
+    }
+
     fn host(&mut self) -> Option<SocketAddr> {
         let port = 1 + self.0.below(65_535) as u16;
         match self.0.below(3) {
@@ -106,6 +118,7 @@ impl HelloGenerator {
             .collect::<Vec<_>>();
         let lives = members.into_iter().map(|node| ListedMember {
             memory: Some(Generation(self.0.below(1_024) as u16)),
+            state: self.0.below(2) == 0,
             node,
             born: ViewNumber(u64::from(node.0) + 1),
             incarnation: Incarnation(self.0.word()),
@@ -123,11 +136,15 @@ impl HelloGenerator {
             },
             memory: (self.0.below(2) == 0).then_some(Generation(3)),
             view: ViewNumber(1_000),
-            generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
+            generations: (0..node).map(|node| lent(node, 1 + node)).collect(),
             limits: 7,
             founder: Incarnation(self.0.word()),
         }
     }
+}
+
+fn lent(node: u16, next: u16) -> LentNumber {
+    LentNumber { node: NodeId(node), next, state: next.is_multiple_of(2) }
 }
 
 fn listed(node: u16, life: u64) -> ListedMember {
@@ -137,6 +154,7 @@ fn listed(node: u16, life: u64) -> ListedMember {
         born: ViewNumber(u64::from(node)),
         host: None,
         memory: life.is_multiple_of(2).then_some(Generation(2)),
+        state: life.is_multiple_of(4),
     }
 }
 
@@ -281,6 +299,7 @@ fn names_are_checked_where_they_arrive() {
             limits: 0,
             incarnation: Incarnation(0),
             home_bytes: 0,
+            keeps: Keeps::Nothing,
             host: None,
         };
         assert_eq!(
@@ -315,7 +334,7 @@ fn a_welcome_out_of_order_is_refused() {
             leases: Leases { fabric_ns: 0, member_ns: Leases::MAX_NS },
         },
         memory: None,
-        generations: vec![(NodeId(1), 1), (NodeId(3), 1_024)],
+        generations: vec![lent(1, 1), lent(3, 1_024)],
         members: vec![listed(1, 1), listed(3, 2)],
         limits: 0,
     };

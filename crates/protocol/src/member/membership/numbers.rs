@@ -16,20 +16,60 @@
 //! allocates nothing for others before it is. For the same reason a coordinator reuses the generation of a member
 //! that it admitted and that was never linked to it, so that failed joins use none up. Only that coordinator can know
 //! this, so the other members take the generation of the last node from it.
+//!
+//! **Nodes with state** ([`Keeps`]) have numbers from the upper half of all numbers. Views and welcomes say which
+//! numbers are theirs, so every coordinator keeps such a number for its node: no ordinary node gets it, and a new node
+//! with state only if the last one was never ready. A node that returns gets its number and the generation of its
+//! memory again once every member has settled its removal, unless the cluster has seen a later memory under that
+//! number.
 
 use super::{Membership, MembershipStage, refusal};
 use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
-use crate::member::hello::{JoinRefusal, ListedMember};
+use crate::member::hello::{Join, JoinRefusal, LentNumber, ListedMember, Welcome};
+use crate::member::keeps::Keeps;
 use crate::member::message::MemberMessage;
 use crate::member::roster::RosterEntry;
 use crate::member::settings::Leases;
 use crate::wire::Violation;
-use alloc::format;
-use farside_base::{ErrorCode, Generation, NodeId, ViewNumber};
+use alloc::{format, string::String};
+use core::ops::Range;
+use farside_base::{ErrorCode, Generation, MemoryId, NodeId, ViewNumber};
 
 const NOT_SETTLED: &str = "every free node number waits until all members have settled the removal of the node \
     that had it; try again";
+const RETURN_NOT_SETTLED: &str = "the members have not settled the removal of the last node with the number of this \
+    state directory; try again";
+const STATE_PRESENT: &str = "a node with this state directory is a member: its removal is not complete, or another \
+    process uses a copy of the directory; end that process, or try again";
+
+/// What a number is used for.
+enum NumberUse {
+    /// A node that no view has removed has it.
+    Member,
+    /// Its last node is removed, and not all members have settled that.
+    Pending,
+    /// Memory was lent under it in each generation.
+    UsedUp,
+    /// A node with state will return under it.
+    Kept,
+    /// Free since this view.
+    Free(ViewNumber),
+}
+
+impl NumberUse {
+    fn free_since(&self, node: NodeId) -> Option<(ViewNumber, NodeId)> {
+        match self {
+            Self::Free(since) => Some((*since, node)),
+            Self::Member | Self::Pending | Self::UsedUp | Self::Kept => None,
+        }
+    }
+}
+
+fn foreign(mut text: String) -> JoinRefusal {
+    text.push_str("; use the newest copy of the directory, or an empty one to join as a new node");
+    JoinRefusal { code: ErrorCode::StateForeign, text }
+}
 
 impl Membership {
     /// The number of members alive as far as this node knows, itself included, and the maximum number.
@@ -45,8 +85,25 @@ impl Membership {
     /// The next memory generation of a number: all smaller ones have been used.
     pub fn next_generation(&self, node: NodeId) -> Generation {
         let unused = self.roster.find(node).filter(|last| last.gone && last.unused);
-        let next = self.generations.get(&node).copied().unwrap_or(0);
+        let next = self.generations.get(&node).map_or(0, |lent| lent.next);
         unused.and_then(|last| last.memory).unwrap_or(Generation(next))
+    }
+
+    /// Whether the last memory under this number is that of a node with state, which is a member or will return.
+    pub fn keeps(&self, node: NodeId) -> bool {
+        self.generations.get(&node).is_some_and(|lent| lent.state)
+    }
+
+    /// Whether this is the memory of a node with state. While its node is no member, its contents are kept.
+    pub fn keeps_memory(&self, memory: MemoryId) -> bool {
+        let lent = self.generations.get(&memory.node());
+        lent.is_some_and(|lent| lent.state && lent.next == memory.generation().0 + 1)
+    }
+
+    /// Replaces what this process keeps of its earlier lives. Call it before `Found` or `Joined`.
+    pub fn with_keeps(mut self, keeps: Keeps) -> Self {
+        self.identity.keeps = keeps;
+        self
     }
 
     /// Whether the node admitted in view `born` was removed before this node was a member, or its number was reused.
@@ -66,7 +123,8 @@ impl Membership {
         if let Some(generation) = listed.memory
             && !mutant!(self, GenerationKept)
         {
-            self.generations.insert(listed.node, generation.0 + 1);
+            let ListedMember { node, state, .. } = *listed;
+            self.generations.insert(node, LentNumber { node, next: generation.0 + 1, state });
         }
     }
 
@@ -81,42 +139,136 @@ impl Membership {
         if named.memory.is_some_and(|memory| memory.0 + 1 < next) {
             return Err(Violation("view names memory by a used generation"));
         }
+        if self.keeps(named.node) && !named.state {
+            return Err(Violation("view gives the number of a node with state to another node"));
+        }
         Ok(())
     }
 
-    /// Returns the number that has been free for the longest.
-    pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, JoinRefusal> {
-        let settled = self.settled_by_all();
-        let (mut found, mut waits, mut used_up) = (None, false, false);
-        for node in (0..self.identity.settings.nodes_max).map(NodeId) {
-            let last = self.roster.find(node);
-            let Some(since) = last.map_or(Some(self.unknown_since()), |last| last.died) else {
-                continue;
-            };
-            if lends && self.next_generation(node).0 >= Generation::COUNT {
-                used_up = true;
-            } else if since > settled && !mutant!(self, ReusedBeforeSettled) {
-                waits = true;
-            } else if found.is_none_or(|(first, _)| since < first) {
-                found = Some((since, node));
+    /// Whether a welcome gives this process what it asked for.
+    pub(super) fn is_own(&self, welcome: &Welcome) -> bool {
+        match self.identity.keeps {
+            Keeps::Nothing | Keeps::New => true,
+            Keeps::Known { node, generation } => {
+                welcome.node == node && welcome.memory == Some(generation)
             }
         }
+    }
+
+    /// The generation of the memory that a joiner lends under this number, if it lends any.
+    pub(super) fn memory_for(&self, join: &Join, number: NodeId) -> Option<Generation> {
+        match join.keeps {
+            Keeps::Known { generation, .. } => Some(generation),
+            Keeps::Nothing | Keeps::New => {
+                (join.home_bytes > 0).then(|| self.next_generation(number))
+            }
+        }
+    }
+
+    /// Returns the number for a joiner.
+    pub(super) fn number_for(&self, join: &Join) -> Result<NodeId, JoinRefusal> {
+        let lends = join.home_bytes > 0;
+        let nodes_max = self.identity.settings.nodes_max;
+        join.keeps.check(lends, nodes_max)?;
+        let half = Keeps::first_number(nodes_max).0;
+        match join.keeps {
+            Keeps::Nothing => self.ordinary_number(lends, half),
+            Keeps::New => self.new_number(half..nodes_max),
+            Keeps::Known { node, generation } => self.check_return(node, generation).map(|()| node),
+        }
+    }
+
+    /// Returns the number of the lower half that has been free for the longest, or else of the upper half.
+    fn ordinary_number(&self, lends: bool, half: u16) -> Result<NodeId, JoinRefusal> {
+        let nodes_max = self.identity.settings.nodes_max;
+        let kept = |node| self.keeps(node) && !mutant!(self, StateNumberReused);
+        let uses = |node| if kept(node) { NumberUse::Kept } else { self.number_use(node, lends) };
+        let longest = |numbers: Range<u16>| {
+            let free = numbers.map(NodeId).filter_map(|node| uses(node).free_since(node));
+            free.min().map(|(_, node)| node)
+        };
+        let found = longest(0..half).or_else(|| longest(half..nodes_max));
+        found.ok_or_else(|| self.no_number((0..nodes_max).map(NodeId).map(uses)))
+    }
+
+    /// Returns the lowest free number for a new node with state.
+    fn new_number(&self, upper: Range<u16>) -> Result<NodeId, JoinRefusal> {
+        // The number of a new node with state that was never ready is in no state directory.
+        let unused = |node| self.roster.find(node).is_some_and(|last| last.gone && last.unused);
+        let kept = |node| self.keeps(node) && !unused(node);
+        let uses = |node| if kept(node) { NumberUse::Kept } else { self.number_use(node, true) };
+        let mut free =
+            upper.clone().map(NodeId).filter(|node| uses(*node).free_since(*node).is_some());
+        free.next().ok_or_else(|| self.no_number(upper.map(NodeId).map(uses)))
+    }
+
+    fn number_use(&self, node: NodeId, lends: bool) -> NumberUse {
+        let last = self.roster.find(node);
+        let Some(since) = last.map_or(Some(self.unknown_since()), |last| last.died) else {
+            return NumberUse::Member;
+        };
+        if lends && self.next_generation(node).0 >= Generation::COUNT {
+            NumberUse::UsedUp
+        } else if since > self.settled_by_all() && !mutant!(self, ReusedBeforeSettled) {
+            NumberUse::Pending
+        } else {
+            NumberUse::Free(since)
+        }
+    }
+
+    /// The refusal of a joiner for which no number is free.
+    fn no_number(&self, uses: impl Iterator<Item = NumberUse>) -> JoinRefusal {
+        let (mut pending, mut used_up, mut kept) = (false, false, 0);
+        for number_use in uses {
+            match number_use {
+                NumberUse::Pending => pending = true,
+                NumberUse::UsedUp => used_up = true,
+                NumberUse::Kept => kept += 1,
+                NumberUse::Member | NumberUse::Free(_) => {}
+            }
+        }
+        if pending {
+            return refusal(ErrorCode::Busy, NOT_SETTLED);
+        }
         let (members, most) = self.occupancy();
-        match found {
-            Some((_, node)) => Ok(node),
-            None if waits => Err(refusal(ErrorCode::Busy, NOT_SETTLED)),
-            None if used_up => Err(JoinRefusal {
-                code: ErrorCode::ClusterFull,
-                text: format!(
-                    "{members} of {most} members, and memory was lent {} times under each free node number: \
-                     nodes without memory can join",
-                    Generation::COUNT
-                ),
-            }),
-            None => Err(JoinRefusal {
-                code: ErrorCode::ClusterFull,
-                text: format!("{members} of {most} members (Limits::nodes_max)"),
-            }),
+        let text = match (used_up, kept) {
+            (true, _) => format!(
+                "{members} of {most} members, and memory was lent {} times under each free node number: nodes \
+                 without memory can join",
+                Generation::COUNT
+            ),
+            (false, 0) => format!("{members} of {most} members (Limits::nodes_max)"),
+            (false, _) => format!(
+                "{members} of {most} members, and {kept} of the permitted numbers are those of nodes with state \
+                 (Limits::nodes_max)"
+            ),
+        };
+        JoinRefusal { code: ErrorCode::ClusterFull, text }
+    }
+
+    /// Whether a node with state may return as a member now.
+    fn check_return(&self, node: NodeId, generation: Generation) -> Result<(), JoinRefusal> {
+        let last = self.roster.find(node);
+        if let Some(member) = last.filter(|last| !last.gone) {
+            return Err(match member.state && member.memory == Some(generation) {
+                true => refusal(ErrorCode::Busy, STATE_PRESENT),
+                false => foreign(format!("node {node} of this cluster is another node")),
+            });
+        }
+        let next = self.generations.get(&node).map_or(0, |lent| lent.next);
+        let used = self.next_generation(node).0 > generation.0;
+        if next > generation.0 + 1 || used && !self.keeps(node) {
+            return Err(foreign(format!(
+                "node {node} has had memory of generation {} in this cluster, and the state directory is of \
+                 generation {}",
+                next.saturating_sub(1),
+                generation.0,
+            )));
+        }
+        match last.map_or(Some(self.unknown_since()), |last| last.died) {
+            Some(_) if mutant!(self, ReturnedBeforeSettled) => Ok(()),
+            Some(since) if since <= self.settled_by_all() => Ok(()),
+            Some(_) | None => Err(refusal(ErrorCode::Busy, RETURN_NOT_SETTLED)),
         }
     }
 

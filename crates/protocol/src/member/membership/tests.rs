@@ -7,6 +7,7 @@ use farside_base::{Access, MemberRegions, RegionId, RegionToken, RemoteKey};
 use quorum::of_three;
 
 mod quorum;
+mod state;
 
 const LIMITS: u64 = 99;
 const LEASES: Leases = Leases { fabric_ns: 1_000_000_000, member_ns: 2_000_000_000 };
@@ -18,6 +19,7 @@ fn identity(life: u64) -> Identity {
         limits: LIMITS,
         host: host(life),
         votes: life < PROGRAM,
+        keeps: Keeps::Nothing,
         quorum: false,
         settings: FounderSettings { nodes_max: 4, leases: LEASES },
     }
@@ -34,6 +36,7 @@ fn join(life: u64) -> Join {
         limits: LIMITS,
         incarnation: Incarnation(life),
         home_bytes: if life < PROGRAM { 1 << 20 } else { 0 },
+        keeps: Keeps::Nothing,
         host: host(life),
     }
 }
@@ -62,10 +65,14 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
         settings: FounderSettings { nodes_max: 4, leases: LEASES },
         memory: Some(Generation(0)),
         members: members.iter().map(life).collect(),
-        generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
+        generations: members.iter().map(|node| lent(*node, 1, false)).collect(),
         limits: LIMITS,
         founder: Incarnation(0),
     }
+}
+
+fn lent(node: u16, next: u16, state: bool) -> LentNumber {
+    LentNumber { node: NodeId(node), next, state }
 }
 
 /// Formats each effect as one line of text.
@@ -156,7 +163,8 @@ fn view(number: u64, node: u16, life: u64, alive: bool) -> MemberMessage {
 fn listed(node: u16, life: u64) -> ListedMember {
     let memory = (life < PROGRAM).then_some(Generation(0));
     let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
-    ListedMember { node, incarnation: Incarnation(life), born, host: host(life), memory }
+    let incarnation = Incarnation(life);
+    ListedMember { node, incarnation, born, host: host(life), memory, state: false }
 }
 
 fn report(number: u64) -> MemberMessage {
@@ -601,7 +609,7 @@ fn number_is_given_again_when_all_members_have_settled_the_removal() {
     };
     assert_eq!((welcome.node, welcome.view), (NodeId(2), ViewNumber(6)));
     assert_eq!(welcome.memory, Some(Generation(1)), "the second memory of this number");
-    assert_eq!(welcome.generations, [(0, 1), (1, 1), (2, 1), (3, 1)].map(|(n, g)| (NodeId(n), g)));
+    assert_eq!(welcome.generations, [0, 1, 2, 3].map(|node| lent(node, 1, false)));
     assert!(machine.is_former(NodeId(2), ViewNumber(3)));
     assert!(!machine.is_former(NodeId(2), ViewNumber(6)));
     assert_eq!(machine.occupancy(), (4, 4));
@@ -615,7 +623,7 @@ fn member_reports_settled_removals_to_its_coordinator_once() {
     check(&mut machine, settled(2, 3), &[]);
     let used = "view names memory by a used generation";
     let mut later = machine.clone();
-    later.generations.insert(NodeId(2), 2);
+    later.generations.insert(NodeId(2), lent(2, 2, false));
     check_violation(&later, 0, view(5, 2, 22, true), used);
     check(&mut machine, heard(0, view(5, 2, PROGRAM, true)), &[]);
     let used = "view names a node by a used number";
@@ -628,6 +636,7 @@ fn member_reports_settled_removals_to_its_coordinator_once() {
 #[test]
 fn numbers_free_for_the_longest_are_given_first() {
     let mut machine = full();
+    machine.identity.settings.nodes_max = 8; // these are the lower half
     for node in [3, 1] {
         machine.step(link_lost(node), &mut Effects::new()).unwrap();
         check(&mut machine, settled(node, u64::from(node) + 1), &[]);
@@ -678,7 +687,7 @@ fn failed_joins_use_no_generation_up() {
 #[test]
 fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
     let mut machine = full();
-    machine.generations.insert(NodeId(2), Generation::COUNT);
+    machine.generations.insert(NodeId(2), lent(2, Generation::COUNT, false));
     machine.step(link_lost(2), &mut Effects::new()).unwrap();
     check(&mut machine, settled(2, 3), &[]);
     for node in [1, 3] {
