@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Conflict,
     /// The operation was ended by its deadline or by its caller. Retry, or give it more time.
     TimedOut,
-    /// No process listens under the name. Start it, or retry later.
+    /// No process listens under the name, or a node with state is away. Start it, or retry later.
     NotFound,
     /// A peer, its memory or the only copy of a line is gone. Rebuild what it had, or connect again.
     Lost,
@@ -156,12 +156,13 @@ errors! {
     45 NodeLeft Lost Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     46 RootExists Misuse Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
     47 GroupBroken Lost Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
+    48 HomeAway NotFound Environment Later "The home of this address is a node with state that is not a member at the moment; the contents of its memory are kept." "Start the node again with its state directory, and repeat the operation once it is a member.";
     50 LogFull Exhausted Environment Later "The log has no space left." "Trim it up to the last checkpoint, raise DurableLogOptions::bytes_max, or free space of its folder.";
     51 DeviceFailed Lost Environment No "The device of the log has failed." "What was committed is kept, and nothing else can be. Check the device, then open the log again.";
     52 LogDamaged Lost Environment No "The log is damaged where it was durable." "Restore its folder from a copy, or remove the folder to begin without what was in it.";
     53 LogTruncated Lost Environment No "A file of the log is shorter than it was made." "Restore the file from a copy, or remove the folder to begin without what was in it.";
     54 StateInUse Configuration Configuration Later "Another process uses this folder." "End the other process, or choose another folder.";
-    55 StateForeign Configuration Configuration No "The folder has files of something else, or of another version." "Choose another folder, or run the version that the text names.";
+    55 StateForeign Configuration Configuration No "The folder has state of something else, of another version or of other memory." "Choose another folder, or follow the text: it names the version or the memory that fits.";
     56 NotEnoughReplicas Lost Environment Later "Copies of the log are not reached, or are empty." "Start those that the text names; or say by ReplicaOptions::copies_min (--copies-min) how few may do, if no program goes on with the missing ones alone.";
     60 NameTaken Configuration Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster NotFound Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";

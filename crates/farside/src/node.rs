@@ -2,8 +2,8 @@
 
 use crate::clock::Clock;
 use crate::engine::{
-    Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
-    member_name, rendezvous_name,
+    Admission, Applicant, Engine, Inquiry, Keeps, Links, MESSAGE_BYTES, Regions, Unanswered,
+    fabric_error, member_name, rendezvous_name,
 };
 use crate::hit::{Lines, SEGMENT};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
@@ -91,7 +91,12 @@ struct NodeSetup {
 }
 
 impl NodeSetup {
-    fn new(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+    fn new(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        drive: Drive,
+        keeps: Keeps,
+    ) -> Result<Self, Error> {
         config.check()?;
         crate::resources::check(config)?;
         let capabilities = fabric.capabilities();
@@ -103,7 +108,8 @@ impl NodeSetup {
         let regions = Regions::new(&fabric, home_bytes, config.cache_bytes, lends)?;
         // As random as the key of a region, which a simulated fabric derives from its seed.
         let incarnation = Incarnation(regions.home.token.key.0);
-        let applicant = Applicant::new(config, incarnation, fabric.host(), fabric.lease_ns());
+        let (host, lease_ns) = (fabric.host(), fabric.lease_ns());
+        let applicant = Applicant::new(config, incarnation, host, lease_ns, keeps);
         Ok(Self { config: config.clone(), fabric, drive, applicant, regions })
     }
 
@@ -232,11 +238,25 @@ impl Joining {
     /// # Errors
     /// As [`Node::join`].
     pub fn start(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::with(config, fabric, Drive::Caller).map_err(|failure| failure.error)
+        Self::start_keeping(config, fabric, Keeps::Nothing)
     }
 
-    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Unanswered> {
-        let setup = NodeSetup::new(config, fabric, drive)?;
+    /// As [`start`](Self::start), for a node that keeps something of its earlier lives.
+    pub(crate) fn start_keeping(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        keeps: Keeps,
+    ) -> Result<Self, Error> {
+        Self::with(config, fabric, Drive::Caller, keeps).map_err(|failure| failure.error)
+    }
+
+    fn with(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        drive: Drive,
+        keeps: Keeps,
+    ) -> Result<Self, Unanswered> {
+        let setup = NodeSetup::new(config, fabric, drive, keeps)?;
         let asking = Some(setup.ask(None)?);
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
     }
@@ -311,7 +331,7 @@ impl Node {
     /// # Errors
     /// As `create`, and `FabricLacks`.
     pub fn create_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Threads)
+        Self::create_with(config, fabric, Drive::Threads, Keeps::Nothing)
     }
 
     /// As [`create_on`](Self::create_on), for a node that its caller drives by [`progress`](Self::progress),
@@ -320,16 +340,22 @@ impl Node {
     /// # Errors
     /// As `create_on`.
     pub fn create_driven(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Caller)
+        Self::create_with(config, fabric, Drive::Caller, Keeps::Nothing)
     }
 
-    fn create_with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+    /// As [`create_on`](Self::create_on), for a node that keeps something of its earlier lives.
+    pub(crate) fn create_with(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        drive: Drive,
+        keeps: Keeps,
+    ) -> Result<Self, Error> {
         config.check()?;
         // The name first: its holder is the cluster, and a node that cannot get it maps no memory.
         let rendezvous = Links::listen_at_rendezvous(&*fabric, &config.cluster)?;
-        let setup = NodeSetup::new(config, fabric, drive)?;
-        let memory = (config.memory_bytes > 0).then_some(Generation(0));
-        let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
+        let setup = NodeSetup::new(config, fabric, drive, keeps)?;
+        let (me, memory) = setup.applicant.founding()?;
+        let mut engine = setup.engine(me, ViewNumber(1), memory)?;
         engine.links().set_rendezvous(rendezvous);
         engine.found();
         engine.poll();
@@ -380,7 +406,8 @@ impl Node {
         fabric: &Arc<dyn Fabric>,
         deadline: Instant,
     ) -> Result<Self, Unanswered> {
-        let mut joining = Joining::with(config, Arc::clone(fabric), Drive::Threads)?;
+        let mut joining =
+            Joining::with(config, Arc::clone(fabric), Drive::Threads, Keeps::Nothing)?;
         loop {
             if let Some(node) = joining.advance()? {
                 return Ok(node);

@@ -214,17 +214,16 @@ impl Session {
         self.slots.session
     }
 
-    /// Finds out from the engine whether the home of memory that is gone has left or died.
+    /// Finds out from the engine whether the home of memory that is gone has left, died or will return.
     #[cold]
     pub(crate) fn name_loss(&self, error: Error) -> Error {
         let Some(at) = error.address.filter(|_| error.code == ErrorCode::NodeLost) else {
             return error;
         };
         let engine = self.core.engine();
-        let code = match engine.has_left(at.memory()) {
-            true => ErrorCode::NodeLeft,
-            false if engine.is_leaving() && engine.lends(at.memory()) => ErrorCode::NodeClosed,
-            false => error.code,
+        let code = match engine.is_leaving() && engine.lends(at.memory()) {
+            true => ErrorCode::NodeClosed,
+            false => engine.loss_of(at.memory()),
         };
         Error { code, ..error }
     }

@@ -7,7 +7,7 @@ use fabrics::{Make, named};
 use farside::{Config, ErrorCode, Generation, GlobalAddress, MemoryId, Node, NodeId};
 use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
 use farside_fabric::{Fabric, FabricError, Port, PortSpec, Posted};
-use farside_protocol::member::{Join, PROTOCOL_VERSION};
+use farside_protocol::member::{Join, Keeps, PROTOCOL_VERSION};
 use farside_protocol::wire::Family;
 use farside_testkit::WATCHDOG;
 use std::sync::Arc;
@@ -122,7 +122,16 @@ fn other_version(hello: &mut [u8]) {
     let join = |version| {
         let cluster = String::new();
         let incarnation = farside_base::Incarnation(0);
-        Join { version, cluster, limits: 0, incarnation, home_bytes: 0, host: None }.encode()
+        Join {
+            version,
+            cluster,
+            limits: 0,
+            incarnation,
+            home_bytes: 0,
+            keeps: Keeps::Nothing,
+            host: None,
+        }
+        .encode()
     };
     let (ours, theirs) = (join(PROTOCOL_VERSION), join(PROTOCOL_VERSION + 1));
     for at in (0..ours.len()).filter(|at| ours[*at] != theirs[*at]) {

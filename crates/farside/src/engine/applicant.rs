@@ -1,7 +1,8 @@
 //! What a process says to a cluster before it is a member, and how it reads the answers.
 
 use crate::{Config, Error, ErrorCode};
-use farside_base::{Incarnation, Limits};
+use farside_base::{Generation, Incarnation, Limits, NodeId};
+pub(crate) use farside_protocol::member::Keeps;
 use farside_protocol::member::{
     AskOccupancy, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases,
     PROTOCOL_VERSION, Welcome,
@@ -42,6 +43,7 @@ impl Applicant {
         incarnation: Incarnation,
         host: Option<SocketAddr>,
         fabric_lease_ns: u64,
+        keeps: Keeps,
     ) -> Self {
         let leases = Leases { fabric_ns: fabric_lease_ns, member_ns: config.lease_ns };
         let identity = Identity {
@@ -50,6 +52,7 @@ impl Applicant {
             limits: limits_fingerprint(&config.limits),
             host,
             votes: config.memory_bytes > 0,
+            keeps,
             quorum: host.is_some(),
             settings: FounderSettings { nodes_max: config.limits.nodes_max, leases },
         };
@@ -64,6 +67,15 @@ impl Applicant {
         self.identity.settings.leases
     }
 
+    /// The number and the memory generation with which it founds a cluster.
+    ///
+    /// # Errors
+    /// `BadConfiguration`: what this process keeps does not fit the settings.
+    pub(crate) fn founding(&self) -> Result<(NodeId, Option<Generation>), Error> {
+        let Identity { keeps, votes, settings, .. } = &self.identity;
+        keeps.founding(*votes, settings.nodes_max).map_err(refused)
+    }
+
     /// The request to be admitted.
     pub(crate) fn request(&self) -> Vec<u8> {
         Join {
@@ -72,6 +84,7 @@ impl Applicant {
             limits: self.identity.limits,
             incarnation: self.identity.incarnation,
             home_bytes: self.home_bytes,
+            keeps: self.identity.keeps,
             host: self.identity.host,
         }
         .encode()

@@ -91,6 +91,11 @@ impl Engine {
         self.coherence.machine.owner(line).map(|(node, _)| node)
     }
 
+    /// Whether this is memory of a node with state that is not linked to this node: its contents are kept.
+    pub(crate) fn is_away(&self, memory: MemoryId) -> bool {
+        self.membership.machine().keeps_memory(memory) && !self.lends(memory)
+    }
+
     /// Whether this memory is gone because its node has left.
     pub(crate) fn has_left(&self, memory: MemoryId) -> bool {
         self.links.peers().has_left(memory)
@@ -110,14 +115,16 @@ impl Engine {
         }
     }
 
-    /// Why the memory of a line cannot be accessed, if so: it is gone, or was never lent.
+    /// Why the memory of a line cannot be accessed, if so: it is gone, its home is away, or it was never lent.
     pub(crate) fn refusal_at(&self, line: LineAddress) -> Option<ErrorCode> {
         let memory = line.memory();
         if Some(memory) == self.lines.memory() || self.lends(memory) {
             return None;
         }
         let (node, generation) = (memory.node(), memory.generation());
-        Some(if self.has_left(memory) {
+        Some(if self.is_away(memory) {
+            ErrorCode::HomeAway
+        } else if self.has_left(memory) {
             ErrorCode::NodeLeft
         } else if generation < self.membership.machine().next_generation(node) {
             ErrorCode::NodeLost

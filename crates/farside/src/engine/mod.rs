@@ -44,7 +44,7 @@ use watches::Watches;
 use write_back::WriteBacks;
 
 pub(crate) use allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
-pub(crate) use applicant::{Admission, Applicant, occupancy_request, read_occupancy};
+pub(crate) use applicant::{Admission, Applicant, Keeps, occupancy_request, read_occupancy};
 pub(crate) use links::{
     Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error, rendezvous_name,
 };

@@ -6,7 +6,7 @@ use crate::operation::{
     OperationKind, OperationSlot, Outcome, SessionSlots, is_home, session_index,
 };
 use crate::{ErrorCode, Stats};
-use farside_base::{GlobalAddress, LineAddress, OperationId, SessionId};
+use farside_base::{GlobalAddress, LineAddress, MemoryId, NodeId, OperationId, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -221,21 +221,41 @@ impl Engine {
         }
     }
 
-    /// Maps the loss of a home to `NodeLeft` if it left: only the membership knows whether it left or died.
+    /// Maps the loss of a home to `NodeLeft` if it left, and to `HomeAway` if it will return: only the membership knows.
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
-        let left = || {
-            let left = match self.sessions.request(operation)? {
+        let loss = || {
+            let memory = match self.sessions.request(operation)? {
                 (OperationKind::Allocate { node, .. } | OperationKind::Directory { node }, _) => {
-                    self.membership.machine().has_left(node)
+                    return Some(self.loss_of_node(node));
                 }
-                (OperationKind::Lock(request), _) => self.has_left(request.line.memory()),
-                (_, address) => self.has_left(address?.memory()),
+                (OperationKind::Lock(request), _) => request.line.memory(),
+                (_, address) => address?.memory(),
             };
-            left.then_some(ErrorCode::NodeLeft)
+            Some(self.loss_of(memory))
         };
         match code {
-            ErrorCode::NodeLost => left().unwrap_or(code),
+            ErrorCode::NodeLost | ErrorCode::NodeLeft => loss().unwrap_or(code),
             _ => code,
+        }
+    }
+
+    /// How memory was lost; that of a node with state may be lent again by now.
+    pub(crate) fn loss_of(&self, memory: MemoryId) -> ErrorCode {
+        let is_kept = self.membership.machine().keeps_memory(memory);
+        match (is_kept, self.has_left(memory)) {
+            (true, _) => ErrorCode::HomeAway,
+            (false, true) => ErrorCode::NodeLeft,
+            (false, false) => ErrorCode::NodeLost,
+        }
+    }
+
+    /// The same of a node that cannot be asked any more.
+    fn loss_of_node(&self, node: NodeId) -> ErrorCode {
+        let membership = self.membership.machine();
+        match (membership.keeps(node), membership.has_left(node)) {
+            (true, _) => ErrorCode::HomeAway,
+            (false, true) => ErrorCode::NodeLeft,
+            (false, false) => ErrorCode::NodeLost,
         }
     }
 

@@ -43,14 +43,12 @@ use self::judgement::{Accusations, Vote};
 use super::canary::{MemberMutant, mutant};
 use super::event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
 use super::hello::{
-    Join, JoinRefusal, LentNumber, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome,
-    version_refusal,
+    JoinRefusal, LentNumber, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome, version_refusal,
 };
-use super::keeps::Keeps;
 use super::message::{Change, MemberMessage};
 use super::roster::{Roster, RosterEntry};
 use crate::wire::Violation;
-use alloc::{collections::BTreeMap, format, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, MemoryId, NodeId, Planted, ViewNumber};
 

@@ -6,11 +6,11 @@
 
 use crate::explorer::{CopyOnWrite, Model, Violation};
 use farside_base::{
-    Access, Incarnation, MemberRegions, MemoryId, NodeId, RegionId, RegionToken, RemoteKey,
-    ViewNumber,
+    Access, ErrorCode, Incarnation, MemberRegions, MemoryId, NodeId, RegionId, RegionToken,
+    RemoteKey, ViewNumber,
 };
 use farside_protocol::member::{
-    Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Leases, MemberEffect,
+    Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Keeps, Leases, MemberEffect,
     MemberEvent, MemberMessage, Membership, PROTOCOL_VERSION, PeerRequest, RequestId, Welcome,
 };
 use std::collections::VecDeque;
@@ -65,6 +65,8 @@ struct MemberLink {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     machine: CopyOnWrite<Membership>,
+    /// What it has sent in its `Join`.
+    keeps: Keeps,
     started: bool,
     running: bool,
     ready: bool,
@@ -78,6 +80,17 @@ struct Process {
     links: Vec<[CopyOnWrite<MemberLink>; 2]>,
 }
 
+/// What a process keeps of earlier lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LifePlan {
+    /// Nothing.
+    Ordinary,
+    /// It is a new node with state.
+    NewState,
+    /// It has the state directory of this process, and starts after the end of that.
+    ReturnOf(usize),
+}
+
 /// The processes and the messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemberCluster {
@@ -86,6 +99,8 @@ pub struct MemberCluster {
     rendezvous: Option<usize>,
     /// Processes that lend no memory, as bits.
     programs: u8,
+    /// What the first processes keep; all others are ordinary.
+    plans: Vec<LifePlan>,
     /// Number of deaths and leaves left.
     deaths: u8,
     /// No process has died or left.
@@ -186,12 +201,14 @@ impl MemberCluster {
                 limits: LIMITS,
                 host: None,
                 votes: programs >> number & 1 == 0,
+                keeps: Keeps::Nothing,
                 quorum: false,
                 settings: FounderSettings {
                     nodes_max: numbers,
                     leases: Leases { fabric_ns: 0, member_ns: 0 },
                 },
             }))),
+            keeps: Keeps::Nothing,
             started: number == 0,
             running: number == 0,
             ready: false,
@@ -207,6 +224,7 @@ impl MemberCluster {
             processes: (0..processes).map(process).map(CopyOnWrite::new).collect(),
             rendezvous: Some(0),
             programs,
+            plans: Vec::new(),
             deaths,
             peace: true,
             leavings,
@@ -255,6 +273,50 @@ impl MemberCluster {
     ) -> Self {
         let cluster = Self::with_numbers(processes, numbers, 0, deaths, leavings, change);
         Self { settles: true, ..cluster }
+    }
+
+    /// As `reusing`, with nodes with state that return.
+    pub fn returning(
+        plans: &[LifePlan],
+        numbers: u16,
+        deaths: u8,
+        leavings: bool,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
+        let change = |machine: Membership| {
+            let number = machine.incarnation().0 as usize;
+            change(match plans[number] {
+                LifePlan::Ordinary => machine,
+                LifePlan::NewState | LifePlan::ReturnOf(_) => machine.with_keeps(Keeps::New),
+            })
+        };
+        let cluster = Self::reusing(plans.len(), numbers, deaths, leavings, change);
+        Self { plans: plans.to_vec(), ..cluster }
+    }
+
+    fn plan(&self, at: usize) -> LifePlan {
+        self.plans.get(at).copied().unwrap_or(LifePlan::Ordinary)
+    }
+
+    /// Whether the process has the state directory of an earlier one.
+    fn returns_as(&self, at: usize, earlier: usize) -> bool {
+        match self.plan(at) {
+            LifePlan::Ordinary | LifePlan::NewState => false,
+            LifePlan::ReturnOf(of) => of == earlier || self.returns_as(of, earlier),
+        }
+    }
+
+    /// What the state directory of a process says, if it has one.
+    fn directory(&self, at: usize) -> Keeps {
+        match (self.plan(at), self.processes[at].ready.then(|| self.machine(at).memory())) {
+            (LifePlan::Ordinary, _) => Keeps::Nothing,
+            (_, Some(Some(memory))) => {
+                Keeps::Known { node: memory.node(), generation: memory.generation() }
+            }
+            // Written when it is ready.
+            (LifePlan::NewState, _) => Keeps::New,
+            (LifePlan::ReturnOf(of), _) => self.directory(of),
+        }
     }
 
     /// As `new`, with the first `processes` processes joined, in one order, and nothing in flight: the other orders are
@@ -493,7 +555,22 @@ impl MemberCluster {
                 self.broken = Some("two nodes of one number");
             }
         }
+        for other in 0..self.processes.len() {
+            let kept = self.processes[other].ready && self.plan(other) != LifePlan::Ordinary;
+            let same = self.machine(other).node() == node;
+            if other != at && kept && same && !self.returns_as(at, other) {
+                self.broken = Some("the number of a node with state is given to another");
+            }
+        }
         if let Some(memory) = self.machine(at).memory() {
+            let own = Keeps::Known { node: memory.node(), generation: memory.generation() };
+            match self.processes[at].keeps {
+                known @ Keeps::Known { .. } if known != own => {
+                    self.broken = Some("a node with state returns with other memory");
+                }
+                Keeps::Known { .. } => return,
+                Keeps::Nothing | Keeps::New => {}
+            }
             if self.memories.contains(&memory) {
                 self.broken = Some("two memories of one generation");
             }
@@ -505,8 +582,15 @@ impl MemberCluster {
         let Some(coordinator) = self.rendezvous else {
             return;
         };
-        self.processes[at].started = true;
-        self.processes[at].running = true;
+        let keeps = self.directory(at);
+        let process = &mut *self.processes[at];
+        if process.keeps != keeps {
+            process.keeps = keeps;
+            let machine = Membership::clone(&process.machine);
+            process.machine = CopyOnWrite::new(machine.with_keeps(keeps));
+        }
+        process.started = true;
+        process.running = true;
         self.link(at, coordinator, LinkKind::Join).end = MemberEnd::Asking;
         self.send(at, coordinator, LinkKind::Join, Item::Join);
     }
@@ -524,6 +608,7 @@ impl MemberCluster {
                     limits: LIMITS,
                     incarnation: Incarnation(from as u64),
                     home_bytes: u64::from(self.programs >> from & 1 == 0),
+                    keeps: self.processes[from].keeps,
                     host: None,
                 };
                 let request = RequestId(from as u64);
@@ -539,7 +624,12 @@ impl MemberCluster {
                 self.step(at, MemberEvent::PeerAsked { request, peer: *peer });
             }
             Item::Accepted => self.accepted(from, at),
-            Item::Refused(_) if kind == LinkKind::Join => self.kill(at),
+            Item::Refused(refusal) if kind == LinkKind::Join => {
+                if refusal.code == ErrorCode::StateForeign {
+                    self.broken = Some("a node with state cannot return");
+                }
+                self.kill(at);
+            }
             Item::Refused(refusal) => {
                 self.link(at, from, kind).end = MemberEnd::Closed;
                 let node = self.machine(from).node().expect("who refuses a peer has a number");
@@ -649,6 +739,11 @@ impl MemberCluster {
         None
     }
 
+    /// Whether a process may start: no process uses its state directory.
+    fn may_start(&self, at: usize) -> bool {
+        (0..at).all(|other| !self.returns_as(at, other) || !self.processes[other].running)
+    }
+
     /// Whether a process may learn from others of the death of a process that it does not reach. No member notifies
     /// a process that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the
     /// machine of contacts treats the end of a member that may have removed it as unreachability.
@@ -686,7 +781,9 @@ impl Model for MemberCluster {
         self.deliveries(&mut actions);
         // Processes that have not started are symmetric, so they start in order.
         let next = self.processes.iter().position(|process| !process.started);
-        if let (Some(next), Some(_)) = (next, self.rendezvous) {
+        if let (Some(next), Some(_)) = (next, self.rendezvous)
+            && self.may_start(next)
+        {
             actions.push(MemberAction::Join(next));
         }
         for (at, process) in self.processes.iter().enumerate() {
@@ -767,208 +864,4 @@ impl Model for MemberCluster {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::explorer::Explorer;
-
-    fn states(processes: usize, settled: usize, deaths: u8, leavings: bool) -> u64 {
-        let model = MemberCluster::new(processes, deaths, leavings, |machine| machine);
-        let outcome = Explorer::new().explore(&model.settled(settled));
-        match outcome.holds() {
-            Ok(coverage) => coverage.states,
-            Err(text) => {
-                panic!("{processes} processes, {settled} settled, {deaths} deaths: {text}")
-            }
-        }
-    }
-
-    #[test]
-    fn members_agree_after_any_deaths() {
-        assert_eq!(states(2, 1, 2, true), 251);
-        assert_eq!(states(3, 1, 1, true), 9_518);
-        assert_eq!(states(3, 1, 3, false), 10_702);
-        assert_eq!(states(4, 3, 1, true), 98_297);
-        assert_eq!(states(4, 3, 2, false), 124_051);
-    }
-
-    fn parted(processes: usize, settled: usize, deaths: u8, partings: u8) -> u64 {
-        let model = MemberCluster::parting(processes, deaths, partings, |machine| machine);
-        match Explorer::new().explore(&model.settled(settled)).holds() {
-            Ok(coverage) => coverage.states,
-            Err(text) => panic!(
-                "{processes} processes, {settled} settled, {deaths} deaths, {partings} partings: {text}"
-            ),
-        }
-    }
-
-    #[test]
-    fn no_two_sides_go_on_wherever_the_network_parts() {
-        let states = [
-            parted(2, 2, 1, 1),
-            parted(3, 3, 0, 3),
-            parted(3, 3, 1, 2),
-            parted(3, 2, 1, 1),
-            parted(3, 1, 0, 1),
-            parted(4, 4, 0, 1),
-        ];
-        assert_eq!(states, [22, 5_955, 10_457, 12_867, 9_333, 7_967]);
-    }
-
-    fn parted_programs(processes: usize, programs: u8, deaths: u8, partings: u8) -> u64 {
-        let model =
-            MemberCluster::parting_programs(processes, programs, deaths, partings, |machine| {
-                machine
-            });
-        match Explorer::new().explore(&model.settled(processes)).holds() {
-            Ok(coverage) => coverage.states,
-            Err(text) => panic!("{processes} processes, programs {programs:#b}: {text}"),
-        }
-    }
-
-    #[test]
-    fn programs_do_not_count_and_no_two_sides_go_on() {
-        let states = [
-            parted_programs(3, 0b100, 1, 2),
-            parted_programs(3, 0b110, 1, 2),
-            parted_programs(3, 0b001, 0, 3),
-            parted_programs(4, 0b1000, 0, 1),
-        ];
-        assert_eq!(states, [8_527, 8_527, 3_952, 6_402]);
-    }
-
-    #[cfg(canary)]
-    #[test]
-    fn canary_split_brains_are_found() {
-        use farside_protocol::member::MemberMutant;
-        let cases = [
-            (MemberMutant::NoQuorum, 3, 0, 2),
-            (MemberMutant::VotesForBothSides, 4, 0, 2),
-            (MemberMutant::QuorumShrinksAtDeath, 3, 1, 2),
-        ];
-        for (mutant, processes, deaths, partings) in cases {
-            let change = |machine: Membership| machine.with_mutant(mutant);
-            let model =
-                MemberCluster::parting(processes, deaths, partings, change).settled(processes);
-            let outcome = Explorer::new().explore(&model);
-            let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
-            assert_eq!(failure.violation.0, "two sides go on", "{}", failure.transcript);
-        }
-    }
-
-    #[cfg(canary)]
-    #[test]
-    fn canary_removed_member_that_counts_as_ended_is_found() {
-        use farside_protocol::member::MemberMutant;
-        let change = |machine: Membership| machine.with_mutant(MemberMutant::RemovedCountsAsEnded);
-        let model = MemberCluster::parting(4, 0, 1, change).settled(3);
-        let failure = Explorer::new().explore(&model).failure().expect("a failure");
-        let expected = "the process of a member that lives counts as ended";
-        assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
-    }
-
-    /// Processes, processes that have joined, numbers, deaths or leaves.
-    type Reuse = (usize, usize, u16, u8, bool);
-
-    fn reused((processes, settled, numbers, deaths, leavings): Reuse) -> u64 {
-        let model = MemberCluster::reusing(processes, numbers, deaths, leavings, |machine| machine);
-        match Explorer::new().explore(&model.settled(settled)).holds() {
-            Ok(coverage) => coverage.states,
-            Err(text) => {
-                panic!("{processes} processes, {numbers} numbers, {deaths} deaths: {text}")
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_are_given_again_when_all_have_settled() {
-        let cases = [
-            (3, 2, 2, 2, true),
-            (4, 2, 2, 3, false),
-            (4, 3, 3, 1, true),
-            (4, 1, 2, 2, true),
-            (4, 3, 3, 2, false),
-        ];
-        let states = cases.map(reused);
-        assert_eq!(states, [1_082, 3_453, 2_179, 55_452, 6_315], "{cases:?}");
-    }
-
-    #[test]
-    #[ignore = "many states; run with --ignored"]
-    fn numbers_are_given_again_at_length() {
-        let cases =
-            [(5, 2, 2, 3, true), (4, 2, 3, 2, false), (5, 3, 3, 2, false), (4, 3, 3, 2, true)];
-        assert_eq!(cases.map(reused), [379_979, 129_627, 70_038, 121_353], "{cases:?}");
-    }
-
-    #[cfg(canary)]
-    #[test]
-    fn canary_reuse_of_numbers_needs_its_rules() {
-        use farside_protocol::member::MemberMutant;
-        let cases = [
-            (
-                MemberMutant::ReusedBeforeSettled,
-                4,
-                3,
-                "a number is given again before it is settled",
-            ),
-            (MemberMutant::GenerationKept, 3, 2, "two memories of one generation"),
-            (MemberMutant::LowestNumberCoordinates, 4, 3, "the living are not those who live"),
-        ];
-        for (mutant, processes, numbers, expected) in cases {
-            let change = |machine: Membership| machine.with_mutant(mutant);
-            let model = MemberCluster::reusing(processes, numbers, 2, false, change);
-            let outcome = Explorer::new().explore(&model.settled(usize::from(numbers)));
-            let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
-            assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
-        }
-    }
-
-    #[test]
-    #[ignore = "a minute: two million states; run with --ignored"]
-    fn members_agree_after_partitions_at_length() {
-        let counts = [parted(4, 4, 1, 1), parted(4, 3, 0, 1), parted(4, 4, 0, 2)];
-        assert_eq!(counts, [347_358, 359_360, 1_684_524]);
-    }
-
-    #[test]
-    #[ignore = "a minute: three million states; run with --ignored"]
-    fn members_agree_at_length() {
-        assert_eq!(states(4, 1, 1, false), 1_963_035);
-        assert_eq!(states(4, 2, 1, true), 1_292_452);
-    }
-
-    #[test]
-    #[ignore = "a minute: two million states; run with --ignored"]
-    fn members_agree_after_two_deaths_at_length() {
-        assert_eq!(states(4, 2, 2, false), 1_907_380);
-    }
-
-    #[test]
-    #[ignore = "many states; run with --ignored"]
-    fn members_agree_when_two_leave() {
-        assert_eq!(states(3, 1, 2, true), 116_148);
-        assert_eq!(states(4, 4, 2, true), 240_841);
-    }
-
-    #[cfg(canary)]
-    #[test]
-    fn canary_defects_are_found() {
-        use farside_protocol::member::MemberMutant;
-        let cases = [
-            (MemberMutant::TakeoverWithoutReports, 4, 4, "view out of order"),
-            (MemberMutant::DeadTwice, 3, 3, "declared dead twice"),
-            (MemberMutant::JoinerOutlivesCoordinator, 3, 1, "a joiner waits for ever"),
-            (MemberMutant::JoinerJudges, 4, 3, "a joiner waits for ever"),
-            (MemberMutant::UnlinkedKept, 3, 1, "the living are not those who live"),
-            (MemberMutant::FormerCoordinatorHeard, 4, 4, "view removes a node that is no member"),
-            (MemberMutant::EarlyPeerRefused, 3, 2, "a joiner failed in peace"),
-        ];
-        for (mutant, processes, settled, expected) in cases {
-            let model =
-                MemberCluster::new(processes, 2, false, |machine| machine.with_mutant(mutant));
-            let outcome = Explorer::new().explore(&model.settled(settled));
-            let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
-            assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
-        }
-    }
-}
+mod tests;

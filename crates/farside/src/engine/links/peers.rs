@@ -65,7 +65,7 @@ pub(crate) struct Peers {
     /// Numbers whose last node is dead, and those of them whose last node has left.
     dead: NodeSet,
     left: NodeSet,
-    /// Memories whose nodes have left; other memories that are gone are lost.
+    /// Memories whose nodes have left and have not returned; other memories that are gone are lost.
     memories_left: BTreeSet<MemoryId>,
     /// Peers whose messenger may have messages to post.
     pub(super) ready: NodeSet,
@@ -214,6 +214,9 @@ impl Peers {
             return false;
         }
         let link = peer.link;
+        if let Some(memory) = peer.memory {
+            self.memories_left.remove(&memory);
+        }
         *place = Some(peer);
         if let Some(link) = link {
             self.link(node, link);

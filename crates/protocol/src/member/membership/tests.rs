@@ -1,7 +1,7 @@
 use super::*;
-use crate::member::{FounderSettings, Leases};
+use crate::member::{FounderSettings, Join, Keeps, Leases};
 use alloc::string::String;
-use alloc::vec;
+use alloc::{format, vec};
 use core::net::SocketAddr;
 use farside_base::{Access, MemberRegions, RegionId, RegionToken, RemoteKey};
 use quorum::of_three;
