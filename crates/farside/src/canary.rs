@@ -34,6 +34,28 @@ farside_base::mutants! {
         LogFailureForgotten,
         /// The second segment of a group is synced alone.
         LogFirstSegmentNotSynced,
+        /// A cleaning pass trims the log before what it has restated is durable.
+        StateTrimmedBeforeDurable,
+        /// A cleaning pass trims the log up to its own end.
+        StateTrimmedTooFar,
+        /// The record that restates an allocation zeroes it.
+        StateRestatedZeroes,
+        /// A cleaning pass restates bytes of before the last write, after it.
+        StateRestatedStale,
+        /// A cleaning pass does not restate the last piece of an allocation.
+        StatePieceSkipped,
+        /// A cleaning pass that a process before has begun is taken for one that has just begun.
+        StatePassForgotten,
+        /// An allocation is freed and nothing is logged.
+        StateFreedNotLogged,
+        /// An allocation begins with the bytes that its memory had before.
+        StateFreshNotZeroed,
+        /// The last changed granule of a write is not logged.
+        StateChangeTooShort,
+        /// A write with two changed ranges is logged as two records.
+        StateWriteTorn,
+        /// A cleaning pass is slower than the writes that fill the log.
+        StateCleanedTooSlowly,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

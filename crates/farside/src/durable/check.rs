@@ -41,7 +41,7 @@ pub fn check(folder: &Path) -> Result<LogReport, Error> {
         return Err(Error::with(ErrorCode::StateForeign, text));
     }
     let mut device = FileDevice::open(folder)?;
-    let found = scan(&mut device)?;
+    let found = scan(&mut device, &mut ())?;
     let (end, damaged_below) = match found.tail {
         LogTail::End(end) => (end, None),
         LogTail::Damaged { at, durable } => (at, Some(durable)),

@@ -2,7 +2,7 @@
 
 use super::device::{LogDevice, Promise, Segment};
 use super::file::FileDevice;
-use super::recovery::{Recovered, recover};
+use super::recovery::{LogVisitor, Recovered, recover};
 use super::tag::{MARK, RECORD_KIND_MAX, RecordTag, SEGMENT_END, STAGED_BYTES_MAX};
 use crate::canary;
 use crate::mutex::locked;
@@ -142,8 +142,18 @@ impl DurableLog {
     /// # Errors
     /// As [`open`](Self::open); `DeviceFailed`.
     pub fn on(
+        device: Box<dyn LogDevice>,
+        options: &DurableLogOptions,
+    ) -> Result<(Self, Recovered), Error> {
+        Self::on_visited(device, options, &mut ())
+    }
+
+    /// Opens the log of a device, and shows its records to a visitor within the one read of the log. An error of the
+    /// visitor is returned before the log was changed.
+    pub(super) fn on_visited(
         mut device: Box<dyn LogDevice>,
         options: &DurableLogOptions,
+        visitor: &mut dyn LogVisitor,
     ) -> Result<(Self, Recovered), Error> {
         let bytes = options.segment_bytes;
         if bytes < SEGMENT_BYTES_MIN || !bytes.is_multiple_of(RECORD_GRANULE) || bytes > 1 << 40 {
@@ -158,7 +168,7 @@ impl DurableLog {
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let (promise, id) = (device.promise(), device.log_id());
-        let recovered = recover(&mut *device)?;
+        let recovered = recover(&mut *device, visitor)?;
         let state = LogState {
             commit: GroupCommit::new(recovered.end),
             staged: Vec::new(),
@@ -289,14 +299,26 @@ impl DurableLog {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn close(self) -> Result<(), Error> {
+        self.commit_marked(None)
+    }
+
+    /// Makes all durable and marks the end; the log may be used further.
+    pub(super) fn commit_marked(&self, until: Option<Instant>) -> Result<(), Error> {
         let state = locked(&self.state);
         let upto = state.commit.appended();
-        let mut state = self.commit_staged(state, upto, None)?;
+        let mut state = self.commit_staged(state, upto, until)?;
         self.make_room(&mut state, 0)?;
         // Written by the next group, whose mark tells that the one before was durable.
         self.mark(&mut state);
         let upto = state.commit.appended();
-        self.commit_staged(state, upto, None).map(drop)
+        self.commit_staged(state, upto, until).map(drop)
+    }
+
+    /// Raises the most bytes of all segments.
+    pub(super) const fn raise_bytes_max(&mut self, bytes_max: u64) {
+        if self.options.bytes_max < bytes_max {
+            self.options.bytes_max = bytes_max;
+        }
     }
 
     /// Waits for a position, and writes if no other thread does.

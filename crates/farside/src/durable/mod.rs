@@ -19,6 +19,7 @@ mod log;
 mod reader;
 mod recovery;
 mod replicas;
+mod state;
 mod tag;
 
 pub use check::{LogReport, check};
@@ -28,4 +29,5 @@ pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
 pub use replicas::{ReplicaOptions, ReplicatedDevice};
+pub use state::{Allocation, MemoryState, Restored, StateIdentity, StateOptions};
 pub use tag::{RECORD_KIND_MAX, RecordTag};

@@ -1,7 +1,7 @@
 //! Reading a log back: where it ends, and what is cut off.
 
 use super::device::{LogDevice, Segment};
-use super::tag::{MARK, SEGMENT_END, STAGED_BYTES_MAX};
+use super::tag::{MARK, RecordTag, SEGMENT_END, STAGED_BYTES_MAX};
 use crate::canary;
 use crate::record::{RECORD_GRANULE, RecordHeader};
 use crate::{Error, ErrorCode};
@@ -28,6 +28,26 @@ pub struct Recovered {
     pub cut: u64,
     /// The segments, in order.
     pub segments: Vec<Segment>,
+}
+
+/// Sees the records of a log while it is opened, in order: those that are kept, if the log is whole.
+pub(super) trait LogVisitor {
+    /// A record of the program, at a position.
+    fn record(&mut self, tag: RecordTag, position: u64, payload: &[u8]) -> Result<(), Error>;
+
+    /// All records were seen, and the log is whole. After an error nothing is changed.
+    fn end(&mut self) -> Result<(), Error>;
+}
+
+/// Sees nothing.
+impl LogVisitor for () {
+    fn record(&mut self, _: RecordTag, _: u64, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Reads records of a log, a window at a time.
@@ -156,7 +176,10 @@ pub(super) struct Scan {
 }
 
 /// Reads a log and changes nothing.
-pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
+pub(super) fn scan(
+    device: &mut dyn LogDevice,
+    visitor: &mut dyn LogVisitor,
+) -> Result<Scan, Error> {
     let segments = device.segments()?;
     let begin = segments.first().map_or(0, |first| first.begin);
     if let Some(pair) = segments.windows(2).find(|pair| pair[0].end() != pair[1].begin) {
@@ -168,7 +191,7 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
     let (mut records, mut payload_bytes) = (0, 0);
     for segment in &segments {
         while scan.at() < segment.end()
-            && let Some((header, _)) = reader.record(device, *segment, scan.at())?
+            && let Some((header, payload)) = reader.record(device, *segment, scan.at())?
         {
             match header.kind {
                 MARK => {
@@ -179,6 +202,8 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
                 _ => {
                     records += 1;
                     payload_bytes += u64::from(header.bytes);
+                    let RecordHeader { kind, counter, address, .. } = header;
+                    visitor.record(RecordTag { kind, counter, address }, scan.at(), payload)?;
                 }
             }
             scan.record(end_of(&header, *segment));
@@ -210,8 +235,12 @@ pub(super) fn scan(device: &mut dyn LogDevice) -> Result<Scan, Error> {
 ///
 /// A device may have lost what it had not synced, or a sync of the process before may have failed: so the records after
 /// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
-pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
-    let Scan { segments, begin, records, marked, after_end: cut, tail, .. } = scan(device)?;
+pub(super) fn recover(
+    device: &mut dyn LogDevice,
+    visitor: &mut dyn LogVisitor,
+) -> Result<Recovered, Error> {
+    let Scan { segments, begin, records, marked, after_end: cut, tail, .. } =
+        scan(device, visitor)?;
     let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
@@ -219,6 +248,7 @@ pub(super) fn recover(device: &mut dyn LogDevice) -> Result<Recovered, Error> {
             return Err(Error::with(ErrorCode::LogDamaged, text));
         }
     };
+    visitor.end()?;
     write_again(device, &segments, marked..end)?;
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
         cut_off(device, &segments, end)?;
