@@ -157,6 +157,7 @@ errors! {
     46 RootExists Misuse Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
     47 GroupBroken Lost Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
     48 HomeAway NotFound Environment Later "The home of this address is a node with state that is not a member at the moment; the contents of its memory are kept." "Start the node again with its state directory, and repeat the operation once it is a member.";
+    49 WritesLost Lost Environment No "A node with state ended before it had logged what this node had written to its memory since the last fence." "Read what is kept, and write again; what was fenced is kept.";
     50 LogFull Exhausted Environment Later "The log has no space left." "Trim it up to the last checkpoint, raise DurableLogOptions::bytes_max, or free space of its folder.";
     51 DeviceFailed Lost Environment No "The device of the log has failed." "What was committed is kept, and nothing else can be. Check the device, then open the log again.";
     52 LogDamaged Lost Environment No "The log is damaged where it was durable." "Restore its folder from a copy, or remove the folder to begin without what was in it.";
@@ -164,6 +165,7 @@ errors! {
     54 StateInUse Configuration Configuration Later "Another process uses this folder." "End the other process, or choose another folder.";
     55 StateForeign Configuration Configuration No "The folder has state of something else, of another version or of other memory." "Choose another folder, or follow the text: it names the version or the memory that fits.";
     56 NotEnoughReplicas Lost Environment Later "Copies of the log are not reached, or are empty." "Start those that the text names; or say by ReplicaOptions::copies_min (--copies-min) how few may do, if no program goes on with the missing ones alone.";
+    57 NoState Exhausted Environment Later "No node with state is a member." "Start one with a state directory (farside node --state), or allocate volatile memory.";
     60 NameTaken Configuration Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster NotFound Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
     62 ClusterFull Exhausted Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";

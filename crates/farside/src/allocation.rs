@@ -1,6 +1,6 @@
 //! Allocates and frees global memory: the calls of a session.
 
-use crate::config::{AllocationHint, AllocationSpec};
+use crate::config::{AllocationHint, AllocationSpec, Durability};
 use crate::operation::OperationKind;
 use crate::session::{AccessKind, Buffer, LinePiece, Session};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
@@ -26,7 +26,7 @@ impl Session {
     /// As `alloc`, and `NodeLost` or `ForeignAddress` for the home of `near`.
     pub fn alloc_near(&mut self, bytes: u64, near: GlobalAddress) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::Near(near);
-        self.alloc_with(bytes, AllocationSpec { hint, line_size: None })
+        self.alloc_with(bytes, AllocationSpec::new(hint))
     }
 
     /// As [`alloc`](Self::alloc), at `node`.
@@ -35,7 +35,7 @@ impl Session {
     /// As `alloc`, and `NodeLost` or `ForeignAddress` for `node`.
     pub fn alloc_on(&mut self, bytes: u64, node: NodeId) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::On(node);
-        self.alloc_with(bytes, AllocationSpec { hint, line_size: None })
+        self.alloc_with(bytes, AllocationSpec::new(hint))
     }
 
     /// As [`alloc`](Self::alloc), with a placement hint and a line size.
@@ -64,7 +64,7 @@ impl Session {
         near: GlobalAddress,
     ) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::Near(near);
-        self.alloc_with_async(bytes, AllocationSpec { hint, line_size: None }).await
+        self.alloc_with_async(bytes, AllocationSpec::new(hint)).await
     }
 
     /// The awaitable twin of [`alloc_on`](Self::alloc_on).
@@ -77,7 +77,7 @@ impl Session {
         node: NodeId,
     ) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::On(node);
-        self.alloc_with_async(bytes, AllocationSpec { hint, line_size: None }).await
+        self.alloc_with_async(bytes, AllocationSpec::new(hint)).await
     }
 
     /// The awaitable twin of [`alloc_with`](Self::alloc_with).
@@ -101,7 +101,7 @@ impl Session {
         // Two attempts: the known free memory of other nodes may be out of date.
         let mut full = farside_base::NodeSet::EMPTY;
         loop {
-            let node = call.choose_home(spec.hint, bytes, &full)?;
+            let node = call.choose_home(spec, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
             let allocate = OperationKind::Allocate { node, bytes, class };
@@ -126,22 +126,28 @@ impl Session {
 
     fn choose_home(
         &self,
-        hint: AllocationHint,
+        spec: AllocationSpec,
         bytes: u64,
         full: &farside_base::NodeSet,
     ) -> Result<NodeId, Error> {
-        let hint = match hint {
+        let named = |node| match spec.durability {
+            Durability::Logged if !self.core.engine().has_state(node) => {
+                Err(Error::with(ErrorCode::NoState, format!("{node} has none")))
+            }
+            _ => Ok(node),
+        };
+        let hint = match spec.hint {
             // Named nodes are asked directly, whatever is known of their memory.
             AllocationHint::Near(address) => {
                 let refusal = self.core.engine().refusal_at(address.line());
-                return refusal.map_or(Ok(address.home()), |code| Err(Error::at(code, address)));
+                return refusal.map_or(named(address.home()), |code| Err(Error::at(code, address)));
             }
-            AllocationHint::On(node) => return Ok(node),
+            AllocationHint::On(node) => return named(node),
             AllocationHint::Default => Hint::Default,
             AllocationHint::Local => Hint::Local,
             AllocationHint::Remote => Hint::Remote,
         };
-        Ok(self.core.engine().choose_home(hint, bytes, full)?)
+        Ok(self.core.engine().choose_home((hint, spec.durability), bytes, full)?)
     }
 
     /// Frees an allocation.

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 use farside_protocol::member::Leases;
+use std::path::PathBuf;
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
@@ -87,6 +88,15 @@ pub struct Config {
     /// and one round trip for its next write; nothing for hits, and one check by the engine in each half
     /// for lines that are written more often. A node that owns no line is not woken for it.
     pub write_back_ns: Option<u64>,
+    /// The folder of this node's state: its memory is kept there and survives its process, and its addresses stay valid
+    /// when a node with this state returns. `None`: its memory is volatile. One process uses a folder at a time.
+    ///
+    /// *Guarantees*: what was fenced is as durable as the folder's file system ([`durable::promise_of`]); what was not is
+    /// there or not, each write within a line as a whole. No other node reads what is not durable. *Cost*: this node's
+    /// memory a second time, a log of up to four times its memory, and a group commit for each write-back or fence.
+    ///
+    /// [`durable::promise_of`]: crate::durable::promise_of
+    pub state: Option<PathBuf>,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
@@ -105,6 +115,7 @@ setters!(Config {
     remove_stopped: bool,
     timeout_ns: Option<u64>,
     write_back_ns: Option<u64>,
+    state: Option<PathBuf>,
     join_timeout_ns: u64,
     leave_timeout_ns: Option<u64>,
 });
@@ -129,6 +140,7 @@ impl Config {
             remove_stopped: true,
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
+            state: None,
             join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
         }
@@ -206,6 +218,18 @@ pub enum AllocationHint {
     On(NodeId),
 }
 
+/// What an allocation survives, besides the nodes that only use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Nothing is asked: it is lost with its home, unless that has state. Homes without state are preferred.
+    #[default]
+    Volatile,
+    /// The process of its home, and what the home's state survives besides: its home is a node with state
+    /// ([`Config::state`]).
+    Logged,
+}
+
 /// Options for an allocation.
 ///
 /// ```
@@ -221,12 +245,20 @@ pub struct AllocationSpec {
     pub hint: AllocationHint,
     /// The line size; `None` for the node's default.
     pub line_size: Option<LineSize>,
+    /// What it survives.
+    pub durability: Durability,
 }
 
 impl AllocationSpec {
     /// An allocation with this placement, of lines of the node's default size.
     pub const fn new(hint: AllocationHint) -> Self {
-        Self { hint, line_size: None }
+        Self { hint, line_size: None, durability: Durability::Volatile }
+    }
+
+    /// Sets [`durability`](Self#structfield.durability).
+    #[must_use]
+    pub const fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// Sets [`hint`](Self#structfield.hint).

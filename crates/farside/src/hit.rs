@@ -348,6 +348,8 @@ pub(crate) struct Lines {
     clock: Clock,
     /// Nonzero: a member has removed this node. Peers write it.
     fence_word: SharedWord,
+    /// The number of lines that may not be durable, and above it that of losses; zero if a fence need not wait.
+    unlogged: AtomicU64,
 }
 
 /// A line that this node can access: its tag and its bytes.
@@ -521,6 +523,7 @@ impl Lines {
             trusted_until: AtomicU64::new(ALWAYS),
             clock,
             fence_word,
+            unlogged: AtomicU64::new(0),
         })
     }
 
@@ -573,6 +576,18 @@ impl Lines {
     pub(crate) fn is_trusted(&self) -> bool {
         let until = self.trusted_until.load(Ordering::Relaxed);
         !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
+    }
+
+    /// The losses of homes with state so far, and the number of lines that may not be durable, in the low half. Both
+    /// are zero at nodes that write no memory of such homes.
+    #[inline(always)]
+    pub(crate) fn unlogged(&self) -> u64 {
+        self.unlogged.load(Ordering::Relaxed)
+    }
+
+    /// Engine only.
+    pub(crate) fn set_unlogged(&self, losses: u32, lines: u32) {
+        self.unlogged.store(u64::from(losses) << 32 | u64::from(lines), Ordering::Release);
     }
 
     /// This node's fence word.

@@ -57,6 +57,7 @@ pub mod runtime;
 pub mod security;
 mod session;
 mod setters;
+mod state;
 mod stats;
 pub mod topology;
 mod typed;
@@ -64,7 +65,7 @@ mod wait;
 mod watch;
 mod write_back;
 
-pub use config::{AllocationHint, AllocationSpec, Config};
+pub use config::{AllocationHint, AllocationSpec, Config, Durability};
 pub use error::Error;
 pub use farside_base::{
     Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,

@@ -1,15 +1,17 @@
 //! A node of a cluster: set-up, joining, leaving.
 
 use crate::clock::Clock;
+use crate::durable::LogDevice;
 use crate::engine::{
-    Admission, Applicant, Engine, Inquiry, Keeps, Links, MESSAGE_BYTES, Regions, Unanswered,
-    fabric_error, member_name, rendezvous_name,
+    Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
+    member_name, rendezvous_name,
 };
 use crate::hit::{Lines, SEGMENT};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
 use crate::progress::Progress;
 use crate::session::{CALL_SLOTS, Session, prefetch_slots};
+use crate::state::{Committer, NodeState};
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
@@ -55,6 +57,8 @@ pub struct Node {
 pub(crate) struct NodeShared {
     pub(crate) core: Arc<Core>,
     server: Mutex<Option<JoinHandle<()>>>,
+    /// Commits the log of a node with state.
+    committer: Mutex<Option<Committer>>,
     left: AtomicBool,
     session_count: AtomicU64,
     path: String,
@@ -88,6 +92,7 @@ struct NodeSetup {
     applicant: Applicant,
     regions: Regions,
     drive: Drive,
+    state: NodeState,
 }
 
 impl NodeSetup {
@@ -95,7 +100,7 @@ impl NodeSetup {
         config: &Config,
         fabric: Arc<dyn Fabric>,
         drive: Drive,
-        keeps: Keeps,
+        state: NodeState,
     ) -> Result<Self, Error> {
         config.check()?;
         crate::resources::check(config)?;
@@ -109,8 +114,8 @@ impl NodeSetup {
         // As random as the key of a region, which a simulated fabric derives from its seed.
         let incarnation = Incarnation(regions.home.token.key.0);
         let (host, lease_ns) = (fabric.host(), fabric.lease_ns());
-        let applicant = Applicant::new(config, incarnation, host, lease_ns, keeps);
-        Ok(Self { config: config.clone(), fabric, drive, applicant, regions })
+        let applicant = Applicant::new(config, incarnation, host, lease_ns, state.keeps);
+        Ok(Self { config: config.clone(), fabric, drive, applicant, regions, state })
     }
 
     /// Asks the cluster for a number, at the given host or wherever the cluster is found.
@@ -135,11 +140,13 @@ impl NodeSetup {
 
     /// The engine of node `me`, listening, without links.
     fn engine(
-        &self,
+        &mut self,
         me: NodeId,
         born: ViewNumber,
         memory: Option<Generation>,
     ) -> Result<Engine, Error> {
+        let has_thread = self.drive == Drive::Threads;
+        let state = self.state.driver(&self.config, (me, memory), has_thread)?;
         let config = &self.config;
         let name = member_name(&config.cluster, me, born);
         let (regions, counts_polls) = (self.regions.clone(), self.drive == Drive::Threads);
@@ -151,7 +158,7 @@ impl NodeSetup {
         };
         let memory = memory.and_then(|generation| MemoryId::new(me, generation));
         let lines = self.lines((me, memory), clock)?;
-        Ok(Engine::new(config, &self.applicant, lines, links, self.request_patience_ns()))
+        Engine::new(config, &self.applicant, lines, links, self.request_patience_ns(), state)
     }
 
     /// The timeout of requests without a link: longer than a joiner waits, and than members take to learn
@@ -199,11 +206,13 @@ impl NodeSetup {
                 Some(server.map_err(none)?)
             }
         };
+        let committer = Committer::start(&core)?;
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
         Ok(Node {
             shared: Arc::new(NodeShared {
                 core,
                 server: Mutex::new(server),
+                committer: Mutex::new(committer),
                 left: AtomicBool::new(false),
                 session_count: AtomicU64::new(0),
                 path,
@@ -238,25 +247,37 @@ impl Joining {
     /// # Errors
     /// As [`Node::join`].
     pub fn start(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::start_keeping(config, fabric, Keeps::Nothing)
+        Self::start_keeping(config, fabric, NodeState::open(config)?)
+    }
+
+    /// As [`start`](Self::start), for a node whose state is on a device, such as copies in memory of other processes.
+    ///
+    /// # Errors
+    /// As `start`; those of opening the state.
+    pub fn start_with_state(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        device: Box<dyn LogDevice>,
+    ) -> Result<Self, Error> {
+        Self::start_keeping(config, fabric, NodeState::on(config, device)?)
     }
 
     /// As [`start`](Self::start), for a node that keeps something of its earlier lives.
     pub(crate) fn start_keeping(
         config: &Config,
         fabric: Arc<dyn Fabric>,
-        keeps: Keeps,
+        state: impl Into<NodeState>,
     ) -> Result<Self, Error> {
-        Self::with(config, fabric, Drive::Caller, keeps).map_err(|failure| failure.error)
+        Self::with(config, fabric, Drive::Caller, state.into()).map_err(|failure| failure.error)
     }
 
     fn with(
         config: &Config,
         fabric: Arc<dyn Fabric>,
         drive: Drive,
-        keeps: Keeps,
+        state: NodeState,
     ) -> Result<Self, Unanswered> {
-        let setup = NodeSetup::new(config, fabric, drive, keeps)?;
+        let setup = NodeSetup::new(config, fabric, drive, state)?;
         let asking = Some(setup.ask(None)?);
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
     }
@@ -331,7 +352,7 @@ impl Node {
     /// # Errors
     /// As `create`, and `FabricLacks`.
     pub fn create_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Threads, Keeps::Nothing)
+        Self::create_with(config, fabric, Drive::Threads, NodeState::open(config)?)
     }
 
     /// As [`create_on`](Self::create_on), for a node that its caller drives by [`progress`](Self::progress),
@@ -340,7 +361,19 @@ impl Node {
     /// # Errors
     /// As `create_on`.
     pub fn create_driven(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Caller, Keeps::Nothing)
+        Self::create_with(config, fabric, Drive::Caller, NodeState::open(config)?)
+    }
+
+    /// As [`create_driven`](Self::create_driven), for a node whose state is on a device.
+    ///
+    /// # Errors
+    /// As `create_driven`; those of opening the state.
+    pub fn create_driven_with_state(
+        config: &Config,
+        fabric: Arc<dyn Fabric>,
+        device: Box<dyn LogDevice>,
+    ) -> Result<Self, Error> {
+        Self::create_with(config, fabric, Drive::Caller, NodeState::on(config, device)?)
     }
 
     /// As [`create_on`](Self::create_on), for a node that keeps something of its earlier lives.
@@ -348,12 +381,12 @@ impl Node {
         config: &Config,
         fabric: Arc<dyn Fabric>,
         drive: Drive,
-        keeps: Keeps,
+        state: impl Into<NodeState>,
     ) -> Result<Self, Error> {
         config.check()?;
         // The name first: its holder is the cluster, and a node that cannot get it maps no memory.
         let rendezvous = Links::listen_at_rendezvous(&*fabric, &config.cluster)?;
-        let setup = NodeSetup::new(config, fabric, drive, keeps)?;
+        let mut setup = NodeSetup::new(config, fabric, drive, state.into())?;
         let (me, memory) = setup.applicant.founding()?;
         let mut engine = setup.engine(me, ViewNumber(1), memory)?;
         engine.links().set_rendezvous(rendezvous);
@@ -407,7 +440,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Self, Unanswered> {
         let mut joining =
-            Joining::with(config, Arc::clone(fabric), Drive::Threads, Keeps::Nothing)?;
+            Joining::with(config, Arc::clone(fabric), Drive::Threads, NodeState::open(config)?)?;
         loop {
             if let Some(node) = joining.advance()? {
                 return Ok(node);
@@ -596,6 +629,8 @@ impl NodeShared {
         if let Some(server) = server {
             let _ = server.join(); // it has no result, and a panic in it has nothing left to end
         }
+        let committer = crate::mutex::locked(&self.committer).take();
+        committer.into_iter().for_each(Committer::end);
         let mut engine = self.core.engine();
         engine.post();
         engine.disconnect();

@@ -68,6 +68,8 @@ pub(crate) enum OperationKind {
     Confirm,
     /// Write the line back to its home.
     WriteBack,
+    /// Wait until what this node has written to memory of nodes with state is durable.
+    Persist,
 }
 
 impl OperationKind {
@@ -84,7 +86,8 @@ impl OperationKind {
             | Self::Lock(_)
             | Self::Gate
             | Self::Confirm
-            | Self::WriteBack => None,
+            | Self::WriteBack
+            | Self::Persist => None,
         }
     }
 
@@ -182,6 +185,7 @@ impl OperationRequest {
             | OperationKind::Lock(_)
             | OperationKind::Gate
             | OperationKind::Confirm
+            | OperationKind::Persist
             | OperationKind::WriteBack => Err(ErrorCode::NodeFailed),
         }
     }
@@ -356,6 +360,24 @@ pub(crate) fn session_index(operation: OperationId) -> usize {
 /// The id of an operation of the home itself.
 pub(crate) fn home_operation(number: u64) -> OperationId {
     OperationId(HOME | number & !HOME)
+}
+
+/// Of the numbers of the home's own operations, those of fences.
+const PERSIST: u64 = 1 << (INDEX_SHIFT - 1);
+
+/// The id of a write-back for a fence.
+pub(crate) fn persist_operation(number: u64) -> OperationId {
+    home_operation(PERSIST | number)
+}
+
+/// The number of a write-back for a fence.
+pub(crate) fn persist_number(operation: OperationId) -> u64 {
+    home_number(operation) & !PERSIST
+}
+
+/// Whether an operation is a write-back for a fence.
+pub(crate) fn is_persist(operation: OperationId) -> bool {
+    is_home(operation) && operation.0 & PERSIST != 0
 }
 
 /// The number of an operation of the home itself.

@@ -1,12 +1,12 @@
 //! Named roots: how programs that share a cluster find each other's data.
 //!
-//! The names are in a directory in global memory, in pages of [`DIRECTORY_BYTES`]. Its home is the member
-//! that was admitted first among those that lend memory, which creates the first page when it is asked for
-//! it. Each entry is within one line, so that it is read and written atomically; entries are changed under
+//! The names are in a directory in global memory, in pages of [`DIRECTORY_BYTES`]. Its home is the node with
+//! state that has the lowest number, or else the member that was admitted first among those that lend memory;
+//! it creates the first page when it is asked for it. Each entry is within one line, so that it is read and written atomically; entries are changed under
 //! the lock of the first page's header.
 //!
-//! *Lifetime*: the names are lost with the member that is the directory's home, as the memory of that home
-//! is. The directory of the next such member is empty.
+//! *Lifetime*: names in memory of a node with state are kept with it; others are lost with the member that is the
+//! directory's home, as the memory of that home is. The directory of the next holder is empty.
 
 use crate::engine::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
 use crate::operation::OperationKind;
@@ -328,7 +328,7 @@ impl Timed<'_> {
     /// Adds a page after the last one, at the same home; returns its first entry.
     fn add_page(&mut self, last: GlobalAddress) -> Result<GlobalAddress, Error> {
         let hint = AllocationHint::Near(last);
-        let spec = AllocationSpec { hint, line_size: Some(DIRECTORY_LINE_SIZE) };
+        let spec = AllocationSpec::new(hint).line_size(Some(DIRECTORY_LINE_SIZE));
         let page = self.alloc_with(DIRECTORY_BYTES, spec)?;
         let next = part(last, std::mem::offset_of!(Header, next) as u64)?;
         self.write_u64(next, page.to_bits())?;

@@ -31,6 +31,9 @@ pub(crate) fn prefetch_slots(limits: &Limits) -> usize {
     limits.credits_per_class.min(u64::BITS) as usize
 }
 
+/// The losses of homes with state in [`Lines::unlogged`].
+const LOSSES: u64 = 0xffff_ffff << 32;
+
 /// An asynchronous write in flight.
 #[derive(Clone, Copy, Debug)]
 struct PendingWrite {
@@ -70,6 +73,8 @@ pub struct Session {
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
+    /// The losses of homes with state that this session has reported, as [`Lines::unlogged`] counts them.
+    losses: u64,
     /// Resources in the engine of the call that is in progress, or that was forgotten.
     pub(crate) in_flight: InFlight,
     /// The deadline of the next call.
@@ -163,6 +168,7 @@ impl Session {
     pub(crate) fn new(node: Arc<NodeShared>, slots: Arc<SessionSlots>) -> Self {
         let core = Arc::clone(&node.core);
         let parker = Parker::new();
+        let losses = core.lines.unlogged() & LOSSES;
         Self {
             lines: Arc::clone(&core.lines),
             lock_cells: core.lock_cells.clone(),
@@ -174,6 +180,7 @@ impl Session {
             slots,
             parker,
             write_failure: None,
+            losses,
             in_flight: InFlight::default(),
             deadline: None,
             directory: None,
@@ -455,18 +462,21 @@ impl Session {
         }
     }
 
-    /// Waits until every earlier write of this session is visible to all.
+    /// Waits until every earlier write of this session is visible to all, and durable where its home has state.
     ///
-    /// *Guarantees*: an observer of a later write of this session also sees the earlier ones (004 §4.1).
-    /// *Blocks* until their grants are held. *Cost*: nothing if no write is in flight.
+    /// *Guarantees*: an observer of a later write of this session also sees the earlier ones (004 §4.1). Writes to memory
+    /// of a node with state ([`Config::state`](crate::Config::state)) survive what that state survives. *Blocks* until
+    /// their grants are held, and their records durable. *Cost*: nothing if no write is in flight and this node owns no
+    /// memory of nodes with state; two round trips and a group commit of the home for the lines of theirs that it owns.
     ///
     /// # Errors
-    /// The first failure of an asynchronous write since the last call that reported one.
+    /// The first failure of an asynchronous write since the last call that reported one. `WritesLost`: a node with state
+    /// ended before it had logged what this node wrote; each session is told once.
     #[inline]
     pub fn fence(&mut self) -> Result<(), Error> {
         if self.is_settled() {
             std::sync::atomic::fence(Ordering::SeqCst);
-            if self.lines.is_trusted() {
+            if self.lines.unlogged() == self.losses && self.lines.is_trusted() {
                 return Ok(());
             }
         }

@@ -488,3 +488,52 @@ fn walks_with_write_backs_heals_and_deaths() {
     };
     walks(setup, WALKS);
 }
+
+/// A home that logs, and nodes of which some die.
+fn logged(budgets: Vec<Budget>, mortal: Vec<u16>) -> CoherenceSetup {
+    let deaths = u8::from(!mortal.is_empty());
+    CoherenceSetup {
+        homes: vec![0],
+        budgets,
+        mortal,
+        deaths,
+        logs: true,
+        ..CoherenceSetup::default()
+    }
+}
+
+#[test]
+fn logged_line_with_evictions_and_write_backs() {
+    let budgets = vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)];
+    holds(
+        CoherenceSetup { flushes: 1, write_backs: 1, ..logged(budgets, vec![]) },
+        (19_344, 48_836, 92, 23),
+    );
+}
+
+#[test]
+fn logged_line_with_pins() {
+    let budgets = vec![budget(1, 1, 1, 1, 0), budget(1, 1, 1, 0, 0)];
+    holds(logged(budgets, vec![]), (113_752, 285_790, 70, 28));
+}
+
+#[test]
+fn logged_line_whose_owner_dies() {
+    let budgets = vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)];
+    holds(logged(budgets, vec![1, 2]), (231_199, 822_178, 300, 33));
+}
+
+#[test]
+fn logged_line_whose_owner_is_removed_while_it_is_stopped() {
+    let budgets = vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)];
+    let setup = CoherenceSetup { lingers: Lingers::Told, flushes: 1, ..logged(budgets, vec![1]) };
+    holds(setup, (4_608, 13_296, 55, 18));
+}
+
+#[test]
+fn logged_line_that_is_freed_and_allocated_again() {
+    let budgets = vec![budget(0, 1, 1, 0, 0), budget(1, 1, 0, 0, 0)];
+    let setup =
+        CoherenceSetup { retires: 1, allocations: 1, cancels: 1, ..logged(budgets, vec![1]) };
+    holds(setup, (27_472, 89_833, 77, 21));
+}

@@ -97,6 +97,29 @@ fn two_healing_under_late_bytes() -> CoherenceSetup {
     CoherenceSetup { lingers: Lingers::Told, ..setup }
 }
 
+/// A home that logs, and a second node that reads, writes, and has its writes written back.
+fn logged() -> CoherenceSetup {
+    let budgets = [budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)];
+    CoherenceSetup { logs: true, flushes: 1, ..line(&budgets) }
+}
+
+/// A home that logs, with pins of its own, and two other nodes.
+fn logged_pins() -> CoherenceSetup {
+    let budgets = [budget(0, 1, 1, 1, 0), budget(1, 1, 0, 0, 0)];
+    CoherenceSetup { logs: true, ..line(&budgets) }
+}
+
+/// A home that logs, and two nodes that write.
+fn logged_three() -> CoherenceSetup {
+    CoherenceSetup { logs: true, ..three() }
+}
+
+/// A home that logs, and an owner that dies; its last bytes may land later.
+fn logged_dying(lingers: Lingers) -> CoherenceSetup {
+    let budgets = [budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    CoherenceSetup { logs: true, lingers, mortal: vec![1], deaths: 1, ..line(&budgets) }
+}
+
 /// Asserts that the search finds the violation that the defect causes, and none without the defect.
 #[track_caller]
 fn caught(mutant: CoherenceMutant, setup: &CoherenceSetup, expected: &str) {
@@ -164,4 +187,11 @@ canaries! {
     canary_heal_reads_stale: HealReadsStale, three_healing(), "may be read before a line is overwritten";
     canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
     canary_heal_under_late_bytes: HealUnderLateBytes, two_healing_under_late_bytes(), "bytes land where they may be read";
+    canary_granted_before_logged: GrantedBeforeLogged, logged(), "that is not durable";
+    canary_logged_forwarded: LoggedForwarded, logged_three(), "x";
+    canary_unpin_not_logged: UnpinNotLogged, logged_pins(), "x";
+    canary_own_write_not_logged: OwnWriteNotLogged, logged_pins(), "x";
+    canary_not_restored: NotRestored, logged_dying(Lingers::Never), "x";
+    canary_restored_under_late_bytes: RestoredUnderLateBytes, logged_dying(Lingers::Told), "x";
+    canary_logged_pins_shared: LoggedPinsShared, logged_pins(), "x";
 }

@@ -15,6 +15,7 @@ Examples:
   farside key new cluster.key                                        once; copy it to every host
   farside node --listen 10.0.0.1:7400 --key cluster.key              the first host
   farside node --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --key cluster.key
+  farside node --listen 10.0.0.3:7400 --join 10.0.0.1:7400 --key cluster.key --state /var/lib/farside
   farside node --config node.toml                                    the same from a file:
       listen = \"10.0.0.2:7400\"
       join = [\"10.0.0.1:7400\", \"10.0.0.3:7400\"]
@@ -62,6 +63,10 @@ pub(crate) struct NodeSettingsArguments {
     /// Global memory of this node [default: 256M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     memory_bytes: Option<u64>,
+    /// Keep this node's memory in this folder: it survives the process, and its addresses stay valid when a node is
+    /// started with the folder again
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     /// Cache of this node [default: 64M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     cache_bytes: Option<u64>,
@@ -138,7 +143,7 @@ convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
     NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
-        listen, advertise, join, cluster, memory_bytes, cache_bytes, line_bytes, nodes_max, key,
+        listen, advertise, join, cluster, memory_bytes, state, cache_bytes, line_bytes, nodes_max, key,
         protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
     }
 }

@@ -5,7 +5,7 @@ use super::sessions::Performed;
 use super::{Engine, FollowUp};
 use crate::Stats;
 use crate::hit::Lack;
-use crate::operation::{OperationKind, is_home};
+use crate::operation::{OperationKind, is_home, is_persist};
 use crate::pool::Block;
 use farside_base::{ErrorCode, Limits, LineAddress, LineSize, MemoryId, NodeId, OperationId};
 use farside_protocol::coherence::{
@@ -31,9 +31,10 @@ pub(crate) struct CoherenceDriver {
 }
 
 impl CoherenceDriver {
-    pub(super) fn new(me: NodeId, limits: &Limits) -> Self {
+    pub(super) fn new(me: NodeId, limits: &Limits, logs: bool) -> Self {
+        let machine = Coherence::new(me, limits);
         Self {
-            machine: Coherence::new(me, limits),
+            machine: if logs { machine.with_log() } else { machine },
             effects: Vec::with_capacity(64),
             performed: 0,
             frameless: VecDeque::new(),
@@ -168,6 +169,9 @@ impl Engine {
                 if held.level == Level::Invalid && line.home() != self.me() {
                     self.coherence.invalidations += 1;
                 }
+                if held.level == Level::Dirty {
+                    self.may_write(line); // before a session can
+                }
                 self.lines.set_level(line, held, extent);
                 self.watches.wake_line(line);
                 if held.level == Level::Dirty && line.home() != self.me() {
@@ -184,12 +188,17 @@ impl Engine {
             }
             CoherenceEffect::Ready { operation, line } => self.ready(operation, line),
             CoherenceEffect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
+            CoherenceEffect::Log { line } => self.log_line(line),
+            CoherenceEffect::Restore { line } => self.restore_line(line),
             CoherenceEffect::DropHome { node } => self.drop_home(node),
         }
     }
 
     /// Performs an operation after its line has reached the required level.
     fn ready(&mut self, operation: OperationId, line: LineAddress) {
+        if is_persist(operation) {
+            return self.persisted(operation, Ok(()));
+        }
         if is_home(operation) {
             self.lines.set_own(line, Level::Invalid, None);
             return self.homes.retired(operation);
@@ -436,6 +445,7 @@ impl Engine {
     }
 
     fn drop_home(&mut self, node: NodeId) {
+        self.unlogged_home_gone(node);
         let lost: Vec<LineAddress> = self
             .lines
             .cached()

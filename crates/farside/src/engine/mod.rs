@@ -17,6 +17,8 @@ mod lookout;
 mod membership;
 mod requests;
 mod sessions;
+mod state;
+mod unlogged;
 mod watches;
 mod write_back;
 
@@ -24,7 +26,7 @@ use crate::direct::DirectHomes;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::progress::{EnginePort, Progress};
-use crate::{Config, ErrorCode, Stats};
+use crate::{Config, Error, ErrorCode, Stats};
 use allocation::Homes;
 use coherence::CoherenceDriver;
 use contact::ContactDriver;
@@ -40,6 +42,7 @@ use requests::Requests;
 use sessions::Sessions;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use unlogged::Unlogged;
 use watches::Watches;
 use write_back::WriteBacks;
 
@@ -51,6 +54,7 @@ pub(crate) use links::{
 pub(crate) use locks::Grant;
 pub(crate) use membership::member_name;
 pub(crate) use sessions::GATE_TAKEN;
+pub(crate) use state::{CommitSignal, StateDriver, commit_all};
 pub(crate) use watches::Watched;
 
 /// Busy polls between checks of the links.
@@ -67,6 +71,8 @@ enum FollowUp {
     RetryFrames,
     /// Starts an operation that was held back.
     Start(OperationId),
+    /// The bytes of a line of this home are as they were logged.
+    Logged(LineAddress),
     /// The link to a peer failed.
     Drop(NodeId),
     /// A peer broke the protocol.
@@ -95,6 +101,9 @@ pub(crate) struct Engine {
     write_backs: WriteBacks,
     locks: LockDriver,
     homes: Homes,
+    /// The log of this node's memory, if it has state.
+    state: Option<StateDriver>,
+    unlogged: Unlogged,
     sessions: Sessions,
     /// Threads that wait for a change of memory or of the membership.
     watches: Watches,
@@ -115,20 +124,25 @@ impl Engine {
         lines: Lines,
         links: Links,
         request_patience_ns: u64,
-    ) -> Self {
+        state: Option<StateDriver>,
+    ) -> Result<Self, Error> {
         let identity = applicant.identity();
         let (me, limits, leases) = (lines.me(), &config.limits, applicant.leases());
         let contact = |host| ContactDriver::new(me, host, leases, links.lease_ns(), lines.clock());
-        Self {
+        let homes = Homes::new(me, config.memory_bytes, limits.allocation_bytes_max);
+        let logs = state.is_some();
+        let mut engine = Self {
             contact: identity.host.map(contact),
             requests: Requests::new(request_patience_ns),
             membership: MembershipDriver::new(identity.clone()),
             lookout: Lookout::new(leases.member_ns, config.remove_stopped),
             leaving: None,
-            coherence: CoherenceDriver::new(me, limits),
+            coherence: CoherenceDriver::new(me, limits, logs),
             write_backs: WriteBacks::new(config.write_back_ns, config.cache_bytes),
             locks: LockDriver::new(me, limits),
-            homes: Homes::new(me, config.memory_bytes, limits.allocation_bytes_max),
+            homes,
+            state,
+            unlogged: Unlogged::default(),
             sessions: Sessions::default(),
             watches: Watches::default(),
             follow_ups: VecDeque::with_capacity(64),
@@ -138,7 +152,9 @@ impl Engine {
             lines: Arc::new(lines),
             direct_homes: Arc::default(),
             links,
-        }
+        };
+        engine.restore_memory()?;
+        Ok(engine)
     }
 
     /// The homes that sessions of this node read directly.
@@ -161,6 +177,7 @@ impl Engine {
             busy = true;
         }
         busy |= self.homes.is_runnable();
+        busy |= self.commit_driven();
         if self.leaving.is_some() {
             self.step_leave();
             return self.post() || busy;
@@ -222,6 +239,7 @@ impl Engine {
                 FollowUp::Unpin(line) => self.unpin(line),
                 FollowUp::RetryFrames => self.start_frameless(),
                 FollowUp::Start(operation) => self.start(operation),
+                FollowUp::Logged(line) => self.line_logged(line),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
                 FollowUp::Judge => self.member_own(MemberEvent::Judge),

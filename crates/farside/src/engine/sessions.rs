@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::hit::Lines;
 use crate::operation::{
-    OperationKind, OperationSlot, Outcome, SessionSlots, is_home, session_index,
+    OperationKind, OperationSlot, Outcome, SessionSlots, is_home, is_persist, session_index,
 };
 use crate::{ErrorCode, Stats};
 use farside_base::{GlobalAddress, LineAddress, MemoryId, NodeId, OperationId, SessionId};
@@ -214,7 +214,9 @@ impl Engine {
     /// Ends an operation.
     pub(crate) fn finish(&mut self, operation: OperationId, outcome: Outcome) {
         let outcome = outcome.map_err(|code| self.name_loss(operation, code));
-        if is_home(operation) {
+        if is_persist(operation) {
+            self.persisted(operation, outcome);
+        } else if is_home(operation) {
             self.homes.retired(operation);
         } else if let Some(slot) = self.sessions.slot(operation) {
             slot.finish_if_pending(outcome);

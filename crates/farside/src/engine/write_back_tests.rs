@@ -64,7 +64,7 @@ fn finish<F: Future>(nodes: &[Node], future: F) -> F::Output {
 }
 
 fn alloc(nodes: &[Node], home: &Node, lines: u64) -> GlobalAddress {
-    let spec = AllocationSpec { hint: AllocationHint::On(home.id()), line_size: None };
+    let spec = AllocationSpec::new(AllocationHint::On(home.id()));
     let mut session = nodes[0].session().unwrap();
     finish(nodes, session.alloc_with_async(lines * LINE, spec)).unwrap()
 }

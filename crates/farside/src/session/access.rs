@@ -16,7 +16,7 @@
 //! needs a slot waits for that.
 
 use super::deadline::Deadline;
-use super::{CALL_SLOTS, LinePiece, Pieces, Session, failure, one_line, pieces};
+use super::{CALL_SLOTS, LOSSES, LinePiece, Pieces, Session, failure, one_line, pieces};
 use crate::canary;
 use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
@@ -87,6 +87,8 @@ pub(crate) struct Access {
     waits_for_writes: bool,
     /// A fence has asked the engine whether this node is still a member.
     asked: bool,
+    /// A fence has had what may not be durable written back.
+    persisted: bool,
     ahead: Ahead,
     result: u64,
     failure: Option<Error>,
@@ -199,7 +201,16 @@ impl Access {
     const fn new(what: AccessKind, rest: Pieces) -> Self {
         let waits_for_writes = matches!(what, AccessKind::Fence | AccessKind::Ordered(_));
         let ahead = Ahead::NONE;
-        Self { what, rest, waits_for_writes, asked: false, ahead, result: 0, failure: None }
+        Self {
+            what,
+            rest,
+            waits_for_writes,
+            asked: false,
+            persisted: false,
+            ahead,
+            result: 0,
+            failure: None,
+        }
     }
 
     pub(crate) fn is_fence(&self) -> bool {
@@ -536,12 +547,25 @@ impl Session {
                     Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
                 }
             }
+            let persists = access.is_fence() && !access.persisted && self.is_settled();
+            if persists && self.lines.unlogged() & !LOSSES > 0 {
+                access.persisted = true;
+                match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
+                    Ok(own) => self.start(OperationKind::Persist, LinePiece::empty(own), &[]),
+                    Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
+                }
+            }
             if let Some(write) = self.pending.first() {
                 return Some(write.slot);
             }
         }
         std::sync::atomic::fence(Ordering::SeqCst);
         access.waits_for_writes = false;
+        let losses = self.lines.unlogged() & LOSSES;
+        if access.is_fence() && losses != self.losses {
+            self.losses = losses;
+            self.remember(Error::new(ErrorCode::WritesLost));
+        }
         access.failure = self.write_failure.take();
         None
     }
@@ -686,9 +710,13 @@ impl Session {
                     return Ok(None);
                 }
                 if kind == OperationKind::WriteBack && self.is_written_at_home(piece)? {
-                    return Ok(None);
+                    if self.lines.unlogged() & !LOSSES == 0 {
+                        return Ok(None);
+                    }
+                    (false, OperationKind::Persist)
+                } else {
+                    (false, kind)
                 }
-                (false, kind)
             }
         };
         if hit {

@@ -114,6 +114,7 @@ fn is_everywhere(listen: &Endpoint) -> bool {
 fn config(settings: &NodeSettings) -> Result<Config, Failure> {
     let mut config = Config::new(settings.cluster.as_deref().unwrap_or("farside"));
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
+    config.state.clone_from(&settings.state);
     config.cache_bytes = settings.cache_bytes.unwrap_or(config.cache_bytes);
     config.limits.nodes_max = settings.nodes_max.unwrap_or(config.limits.nodes_max);
     if let Some(bytes) = settings.line_bytes {
@@ -129,9 +130,11 @@ fn load(path: &Path) -> Result<NodeSettings, Failure> {
     let text = input_file::read_text(path)?;
     let mut settings = NodeSettings::parse(&text)
         .map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
-    // Relative to the file, which can so be moved together with the key.
-    if let (Some(key), Some(folder)) = (settings.key.as_mut(), path.parent()) {
-        *key = folder.join(&*key);
+    // Relative to the file, which can so be moved together with them.
+    if let Some(folder) = path.parent() {
+        for name in [&mut settings.key, &mut settings.state].into_iter().flatten() {
+            *name = folder.join(&*name);
+        }
     }
     Ok(settings)
 }

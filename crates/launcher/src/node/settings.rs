@@ -36,6 +36,8 @@ pub struct NodeSettings {
     /// Global memory of this node.
     #[serde(deserialize_with = "some_bytes")]
     pub memory_bytes: Option<u64>,
+    /// The folder that keeps this node's memory.
+    pub state: Option<PathBuf>,
     /// Cache of this node.
     #[serde(deserialize_with = "some_bytes")]
     pub cache_bytes: Option<u64>,
@@ -83,6 +85,7 @@ impl NodeSettings {
             join: if self.join.is_empty() { other.join } else { self.join },
             cluster: self.cluster.or(other.cluster),
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
+            state: self.state.or(other.state),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
             nodes_max: self.nodes_max.or(other.nodes_max),

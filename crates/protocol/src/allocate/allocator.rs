@@ -201,6 +201,91 @@ impl Allocator {
         Ok(Block { offset, lines })
     }
 
+    /// Allocates a given block, which an earlier allocator of this home has allocated.
+    ///
+    /// # Errors
+    /// `NotAnAllocation` if no allocator can have allocated it beside the present blocks; nothing was changed.
+    pub fn restore(&mut self, block: Block, line_size: LineSize) -> Result<(), ErrorCode> {
+        let Block { offset, lines } = block;
+        let in_line = offset & (line_size.bytes() as u64 - 1);
+        let bytes = lines.checked_mul(line_size.bytes() as u64);
+        let end = bytes.and_then(|bytes| offset.checked_add(bytes));
+        if in_line != 0 || lines == 0 || end.is_none_or(|end| end > self.bytes) {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        let segment = (offset / SEGMENT_BYTES) as usize;
+        if lines > segment_lines(line_size) as u64 {
+            self.restore_large(segment, offset, lines, line_size)?;
+        } else {
+            let line = ((offset % SEGMENT_BYTES) >> line_size.log2()) as usize;
+            self.restore_small(segment, line, lines as usize, line_size)?;
+        }
+        self.free_bytes -= lines << line_size.log2();
+        Ok(())
+    }
+
+    fn restore_small(
+        &mut self,
+        at: usize,
+        line: usize,
+        lines: usize,
+        line_size: LineSize,
+    ) -> Result<(), ErrorCode> {
+        let (first, last) = self.range(at, line_size);
+        if line < first || line + lines > last {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        match self.segments[at].state {
+            ChunkState::Free => self.open_segment(at, line_size),
+            ChunkState::Serves(size)
+                if size == line_size
+                    && !bits::any(self.segments[at].used_map(), line, line + lines) => {}
+            ChunkState::Serves(_) | ChunkState::Covered(..) => {
+                return Err(ErrorCode::NotAnAllocation);
+            }
+        }
+        self.mark(at, line, lines, true, line_size);
+        Ok(())
+    }
+
+    fn restore_large(
+        &mut self,
+        first: usize,
+        offset: u64,
+        lines: u64,
+        line_size: LineSize,
+    ) -> Result<(), ErrorCode> {
+        let per_segment = segment_lines(line_size) as u64;
+        let end = first + (lines / per_segment) as usize;
+        let rest = (lines % per_segment) as usize;
+        let free = |segment: &Segment| segment.state == ChunkState::Free;
+        let fits = offset.is_multiple_of(SEGMENT_BYTES)
+            && (first..end).all(|at| self.is_whole(at) && free(&self.segments[at]));
+        let last_fits = rest == 0
+            || self.is_whole(end)
+                && match self.segments[end].state {
+                    ChunkState::Free => true,
+                    ChunkState::Serves(size) => {
+                        size == line_size && !bits::any(self.segments[end].used_map(), 0, rest)
+                    }
+                    ChunkState::Covered(..) => false,
+                };
+        if !fits || !last_fits {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        for at in first..end {
+            self.take_from_pool(at);
+            self.segments[at].state = ChunkState::Covered(line_size, at == first);
+        }
+        if rest > 0 {
+            if self.segments[end].state == ChunkState::Free {
+                self.open_segment(end, line_size);
+            }
+            self.mark(end, 0, rest, false, line_size);
+        }
+        Ok(())
+    }
+
     /// Frees a block: exactly one returned by `allocate`, once.
     ///
     /// # Errors

@@ -64,5 +64,19 @@ farside_base::mutants! {
         HealByPart,
         /// A lost line is healed while its removed owner may still write the home's memory.
         HealUnderLateBytes,
+        /// A home that logs grants a line before its record is durable.
+        GrantedBeforeLogged,
+        /// A home that logs lets an owner send its bytes to the next one.
+        LoggedForwarded,
+        /// What a home's own node wrote is not logged at the end of a pin.
+        UnpinNotLogged,
+        /// What a home's own node wrote is not logged.
+        OwnWriteNotLogged,
+        /// A dead owner's line keeps the bytes that were landing.
+        NotRestored,
+        /// A dead owner's line is restored while its bytes may still land.
+        RestoredUnderLateBytes,
+        /// A home's own node writes a line that another of its operations pins.
+        LoggedPinsShared,
     }
 }

@@ -34,4 +34,6 @@ pub struct Counters {
     pub recalls_sent: u64,
     /// Lines of this home with their only copy at a node that died.
     pub lines_lost: u64,
+    /// Lines of this home whose owner died, restored from the log.
+    pub lines_restored: u64,
 }

@@ -293,6 +293,12 @@ impl Directory {
         })
     }
 
+    /// Collects the lost lines in `lines`.
+    pub(super) fn lost_lines(&self, lines: &mut Vec<LineAddress>) {
+        let lost = self.iter().filter(|(_, holders)| *holders == Holders::Lost);
+        lines.extend(lost.map(|(line, _)| line));
+    }
+
     /// Collects in `lines` the lines of which `node` is owner or sharer.
     pub(super) fn lines_of(&self, node: NodeId, lines: &mut Vec<LineAddress>) {
         let holds = |holders: Holders| match holders {

@@ -89,6 +89,8 @@ impl fmt::Display for CoherenceEffect {
             Self::Fail { operation, line, code } => {
                 write!(f, "fail {operation:?} {line:?} {code:?}")
             }
+            Self::Log { line } => write!(f, "log {line:?}"),
+            Self::Restore { line } => write!(f, "restore {line:?}"),
             Self::DropHome { node } => write!(f, "drop home {node:?}"),
         }
     }

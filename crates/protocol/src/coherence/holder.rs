@@ -92,6 +92,7 @@ impl Holder {
             | CoherenceEvent::Lingers { .. }
             | CoherenceEvent::Quiet { .. }
             | CoherenceEvent::Settled { .. }
+            | CoherenceEvent::Logged { .. }
             | CoherenceEvent::DropPins => {}
         }
     }

@@ -93,12 +93,16 @@ impl Home {
             CoherenceEvent::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.placed());
             }
+            CoherenceEvent::Logged { .. } if self.busy.contains(line) => {
+                self.at(line, None, context, |desk| desk.logged());
+            }
             CoherenceEvent::WriteBack { operation: Some(operation), .. } => {
                 context.ready(operation, line); // the home already has the bytes
             }
             CoherenceEvent::Cancel { .. }
             | CoherenceEvent::Unpin { .. }
             | CoherenceEvent::Placed { .. }
+            | CoherenceEvent::Logged { .. }
             | CoherenceEvent::Evict { .. }
             | CoherenceEvent::WriteBack { .. }
             | CoherenceEvent::DropPins
@@ -126,7 +130,7 @@ impl Home {
             return context.fail(operation, line, ErrorCode::Unallocated);
         }
         let at_rest = !self.busy.contains(line);
-        if at_rest && !pin && self.directory.level(line) >= want.level() {
+        if at_rest && !pin && rest_level(&self.directory, line, context.logs) >= want.level() {
             return context.effects.push(CoherenceEffect::Ready { operation, line });
         }
         self.at(line, here.extent, context, |desk| desk.enqueue(request));
@@ -186,7 +190,7 @@ impl Home {
                 return Err(Violation("a second request for a line before the first was answered"));
             }
             Some(_) => None,
-            None => Some(self.directory.level(line)),
+            None => Some(rest_level(&self.directory, line, context.logs)),
         };
         if level == Some(Level::Invalid)
             && let Some((owner, _)) = self.directory.owner(line)
@@ -315,7 +319,10 @@ impl Home {
                     Had::Clean => false,
                     Had::Bytes => left <= down_to,
                     Had::Forwarded => {
-                        down_to == Level::Invalid && left == Level::Invalid && forwarded.is_some()
+                        !context.logs
+                            && down_to == Level::Invalid
+                            && left == Level::Invalid
+                            && forwarded.is_some()
                     }
                 };
                 if !fits {
@@ -341,6 +348,19 @@ impl Home {
         lines.dedup();
         for line in lines {
             self.at(line, None, context, |desk| desk.node_dead(node));
+        }
+    }
+
+    /// Restores lost lines of a home that logs: no bytes of their owners land any more.
+    pub(super) fn quiet(&mut self, context: &mut StepContext<'_>) {
+        if !context.logs || !context.lingering.is_empty() {
+            return;
+        }
+        let mut lines = Vec::new();
+        self.directory.lost_lines(&mut lines);
+        lines.sort_unstable();
+        for line in lines {
+            self.at(line, None, context, |desk| desk.restore());
         }
     }
 
@@ -377,7 +397,7 @@ impl Home {
         let fresh = || spare.pop().unwrap_or_else(|| Box::new(HomeWork::new()));
         let done = busy.visit(line, fresh, |state, is_new| {
             if is_new {
-                state.level = level.unwrap_or_else(|| directory.level(line));
+                state.level = level.unwrap_or_else(|| rest_level(directory, line, context.logs));
             }
             if extent.is_some() {
                 state.extent = extent;
@@ -400,16 +420,22 @@ impl Home {
         self.directory.memory() + self.busy.capacity() + queues
     }
 
-    pub(super) fn invariants(&self, me: NodeId) -> Result<(), &'static str> {
+    pub(super) fn invariants(&self, me: NodeId, logs: bool) -> Result<(), &'static str> {
         self.directory.invariants(self.last_grant)?;
         for (line, work) in self.busy.iter() {
             if line.home() != me {
                 return Err("a home has work on another node's line");
             }
-            work.invariants(self.directory.level(line), self.directory.owner(line).is_some())?;
+            work.invariants(line, &self.directory, logs)?;
         }
         Ok(())
     }
+}
+
+/// The home's own level of a line at rest. A home that logs writes no line at rest, so that it knows each write.
+fn rest_level(directory: &Directory, line: LineAddress, logs: bool) -> Level {
+    let level = directory.level(line);
+    if logs { level.min(Level::Shared) } else { level }
 }
 
 impl Clone for Home {

@@ -9,7 +9,8 @@
 //!   waiting -------> Owner, Sharers ---------------> Own ------------------------> answer, closed
 //!               (none to recall: at once)           (no conflict: at once)
 //! ```
-//! An owner that supplies the requester itself ends the transaction by its acknowledgement.
+//! An owner that supplies the requester itself ends the transaction by its acknowledgement. At a home that logs, `Own`
+//! also waits until the bytes that came back from the owner, or that this node wrote, are durable.
 
 use super::canary::mutant;
 use super::directory::{Directory, LentTo};
@@ -32,6 +33,8 @@ pub(super) struct HomeWork {
     pins: u32,
     /// The number of WRITEs of the line's bytes in flight from this node's memory.
     places: u32,
+    /// The line's bytes are being logged.
+    logging: bool,
     /// This node's own tag. At rest the directory implies it.
     pub(super) level: Level,
     /// From the last event that carried one.
@@ -54,7 +57,7 @@ pub(super) enum HomeStage {
     Owner { down_to: Level, gone: bool },
     /// Acknowledgements of the sharers are outstanding; each shortens the list in the directory.
     Sharers,
-    /// Own pins, or bytes in flight, block the transaction.
+    /// Own pins, bytes in flight, or bytes that are being logged or cannot be restored yet block the transaction.
     Own,
 }
 
@@ -145,7 +148,16 @@ impl HomeWork {
         self.retiring = false;
     }
 
-    pub(super) fn invariants(&self, implied: Level, owned: bool) -> Result<(), &'static str> {
+    pub(super) fn invariants(
+        &self,
+        line: LineAddress,
+        directory: &Directory,
+        logs: bool,
+    ) -> Result<(), &'static str> {
+        let implied = directory.level(line);
+        if self.logging && (!logs || self.level > Level::Invalid) {
+            return Err("a home may access a line that is being logged");
+        }
         if self.level > implied {
             return Err("a home's own level exceeds what its directory implies");
         }
@@ -156,17 +168,26 @@ impl HomeWork {
             if !self.waiting.is_empty() {
                 return Err("requests wait for no transaction");
             }
-            if self.pins == 0 && self.places == 0 {
+            if self.pins == 0 && self.places == 0 && !self.logging {
                 return Err("a line without work is kept as busy");
             }
-            if self.level != implied && self.places == 0 {
+            let rest = if logs && self.pins == 0 { implied.min(Level::Shared) } else { implied };
+            let written = logs && self.pins > 0 && self.level == Level::Shared;
+            if self.level != rest && self.places == 0 && !self.logging && !written {
                 return Err("a home's own level differs from what its directory implies");
             }
             return Ok(());
         };
         match current.stage {
-            HomeStage::Owner { .. } if !owned => Err("a recall of an owner that does not exist"),
-            HomeStage::Own if self.pins == 0 && self.places == 0 => {
+            HomeStage::Owner { .. } if directory.owner(line).is_none() => {
+                Err("a recall of an owner that does not exist")
+            }
+            HomeStage::Own
+                if self.pins == 0
+                    && self.places == 0
+                    && !self.logging
+                    && !(logs && directory.is_lost(line)) =>
+            {
                 Err("a transaction waits for pins and places that are none")
             }
             HomeStage::Owner { .. } | HomeStage::Sharers | HomeStage::Own => Ok(()),
@@ -189,6 +210,7 @@ impl HomeStep<'_, '_> {
             && self.state.waiting.is_empty()
             && self.state.pins == 0
             && self.state.places == 0
+            && !self.state.logging
     }
 
     pub(super) fn enqueue(&mut self, request: HomeRequest) {
@@ -244,7 +266,10 @@ impl HomeStep<'_, '_> {
             Level::Invalid | Level::Shared => self.directory.lent(self.line),
         };
         if lent == LentTo::Lost {
-            return self.finish_lost(None);
+            return match self.context.logs {
+                true => self.set_stage(HomeStage::Own), // until it can be restored
+                false => self.finish_lost(None),
+            };
         }
         if mutant!(self.context, WrittenEarly)
             && let HomeRequest::WriteBack(node, ticket) = request
@@ -298,7 +323,9 @@ impl HomeStep<'_, '_> {
         }
         let down_to = request.down_to();
         self.set_stage(HomeStage::Owner { down_to, gone: false });
-        recall(self.context, self.line, owner, down_to, request.requester());
+        let returns = self.context.logs && !mutant!(self.context, LoggedForwarded);
+        let forward = request.requester().filter(|_| !returns);
+        recall(self.context, self.line, owner, down_to, forward);
     }
 
     fn recall_sharers(&mut self, request: HomeRequest) {
@@ -365,13 +392,7 @@ impl HomeStep<'_, '_> {
         }
         match current.request {
             HomeRequest::Evict(..) => self.close(),
-            HomeRequest::Own(operation, _, pin) => {
-                self.raise();
-                self.state.pins += u32::from(pin);
-                let line = self.line;
-                self.context.ready(operation, line);
-                self.close();
-            }
+            HomeRequest::Own(operation, want, pin) => self.conclude_own(operation, want, pin),
             HomeRequest::Read(requester) => self.grant(requester, None, Level::Shared),
             HomeRequest::Write(requester, held, _) => self.grant(requester, held, Level::Dirty),
             HomeRequest::WriteBack(node, ticket) => {
@@ -380,6 +401,45 @@ impl HomeStep<'_, '_> {
             }
             HomeRequest::Retire(operation) => self.retired(operation),
         }
+    }
+
+    fn conclude_own(&mut self, operation: OperationId, want: Want, pin: bool) {
+        let writes = self.context.logs && want != Want::Read;
+        if writes {
+            self.raise_to(Level::Dirty);
+        } else {
+            self.raise();
+        }
+        self.state.pins += u32::from(pin);
+        let line = self.line;
+        self.context.ready(operation, line);
+        if writes && self.state.pins == 0 {
+            self.log_own();
+        }
+        self.close();
+    }
+
+    /// Logs what this node has written.
+    fn log_own(&mut self) {
+        if mutant!(self.context, OwnWriteNotLogged) {
+            return self.lower(Level::Shared);
+        }
+        self.lower(Level::Invalid);
+        self.log();
+    }
+
+    fn log(&mut self) {
+        self.state.logging = !mutant!(self.context, GrantedBeforeLogged);
+        self.context.effects.push(CoherenceEffect::Log { line: self.line });
+    }
+
+    /// The line's bytes are durable.
+    pub(super) fn logged(&mut self) {
+        self.state.logging = false;
+        if self.state.current.is_none() {
+            self.raise();
+        }
+        self.retry();
     }
 
     /// Grants a line whose bytes this home has.
@@ -416,12 +476,19 @@ impl HomeStep<'_, '_> {
     fn is_hindered(&self, request: HomeRequest) -> bool {
         let pinned = self.state.pins > 0 && !mutant!(self.context, PinIgnored);
         let placing = self.state.places > 0;
+        let logging = self.state.logging;
         match request {
-            HomeRequest::Read(_) => pinned && self.state.level == Level::Dirty,
-            HomeRequest::Write(..) => pinned || placing,
-            HomeRequest::Retire(_) => pinned || placing,
-            HomeRequest::Own(_, want, _) => placing && want != Want::Read,
-            HomeRequest::Evict(..) | HomeRequest::WriteBack(..) => false,
+            HomeRequest::Read(_) => logging || pinned && self.state.level == Level::Dirty,
+            HomeRequest::Write(..) => pinned || placing || logging,
+            HomeRequest::Retire(_) => pinned || placing || logging,
+            HomeRequest::Own(_, want, _) => {
+                // Writes of one node at a home that logs take their line one after the other: each is logged.
+                let shared = mutant!(self.context, LoggedPinsShared);
+                let taken = placing || self.context.logs && pinned && !shared;
+                logging || taken && want != Want::Read
+            }
+            HomeRequest::WriteBack(..) => logging,
+            HomeRequest::Evict(..) => false,
         }
     }
 
@@ -458,7 +525,7 @@ impl HomeStep<'_, '_> {
         match had {
             Had::Nothing => {
                 self.lose();
-                return self.finish_lost(None);
+                return self.go_on_without(None);
             }
             Had::Forwarded if abandoned => {
                 self.lose();
@@ -468,6 +535,10 @@ impl HomeStep<'_, '_> {
         }
         if left == Level::Shared && !gone {
             self.directory.add_sharer(self.line, owner);
+        }
+        if self.context.logs && had != Had::Forwarded {
+            self.log();
+            return self.conclude();
         }
         match request {
             HomeRequest::Read(requester) if !abandoned => {
@@ -497,6 +568,12 @@ impl HomeStep<'_, '_> {
 
     pub(super) fn unpin(&mut self) {
         self.state.pins = self.state.pins.saturating_sub(1);
+        if self.context.logs && self.state.pins == 0 && self.state.level == Level::Dirty {
+            match mutant!(self.context, UnpinNotLogged) {
+                true => self.lower(Level::Shared),
+                false => self.log_own(),
+            }
+        }
         self.retry();
     }
 
@@ -527,7 +604,11 @@ impl HomeStep<'_, '_> {
     /// since they must not change then.
     #[inline]
     fn raise(&mut self) {
-        let most = if self.state.places > 0 { Level::Shared } else { Level::Dirty };
+        if self.state.logging {
+            return;
+        }
+        let shared = self.state.places > 0 || self.context.logs;
+        let most = if shared { Level::Shared } else { Level::Dirty };
         if self.state.level < most {
             self.raise_to(most);
         }
@@ -555,11 +636,44 @@ impl HomeStep<'_, '_> {
         });
     }
 
+    /// Handles the end of the only copy of the line.
     fn lose(&mut self) {
-        self.context.counters.lines_lost += 1;
         self.directory.set_lost(self.line);
+        let late = !self.context.lingering.is_empty();
+        if self.context.logs && (!late || mutant!(self.context, RestoredUnderLateBytes)) {
+            return self.replace_lost();
+        }
+        self.context.counters.lines_lost += u64::from(!self.context.logs);
         if mutant!(self.context, LostServed) {
             self.directory.clear(self.line);
+        }
+    }
+
+    /// Restores a lost line.
+    pub(super) fn restore(&mut self) {
+        self.replace_lost();
+        if self.state.current.is_none() {
+            self.raise();
+        }
+        self.retry();
+    }
+
+    fn replace_lost(&mut self) {
+        self.context.counters.lines_restored += 1;
+        self.directory.clear(self.line);
+        // An owner writes this memory only after a recall, and is recalled only after its own bytes have landed.
+        let untouched = self.state.places > 0;
+        if !untouched && !mutant!(self.context, NotRestored) {
+            self.context.effects.push(CoherenceEffect::Restore { line: self.line });
+        }
+    }
+
+    /// Continues a transaction after the owner's end.
+    fn go_on_without(&mut self, supplier: Option<NodeId>) {
+        match self.state.current {
+            Some(current) if self.context.logs && current.abandoned => self.close(),
+            Some(current) if self.context.logs => self.begin(current.request),
+            _ => self.finish_lost(supplier),
         }
     }
 
@@ -686,7 +800,7 @@ impl HomeStep<'_, '_> {
         match current.stage {
             HomeStage::Owner { .. } if owned => {
                 let forwarded = current.request.requester().is_some();
-                self.finish_lost(forwarded.then_some(node));
+                self.go_on_without(forwarded.then_some(node));
             }
             HomeStage::Sharers => self.conclude_if_alone(),
             HomeStage::Own if current.abandoned => self.close(),

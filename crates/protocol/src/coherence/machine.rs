@@ -23,6 +23,8 @@ pub struct Coherence {
     lingering: NodeSet,
     home: Home,
     holder: Holder,
+    /// Lines of this home are logged.
+    logs: bool,
     counters: Counters,
     mutant: Planted<CoherenceMutant>,
 }
@@ -37,6 +39,7 @@ impl Coherence {
             lingering: NodeSet::EMPTY,
             home: Home::new(limits),
             holder: Holder::new(limits),
+            logs: false,
             counters: Counters::default(),
             mutant: Planted::NONE,
         }
@@ -46,6 +49,13 @@ impl Coherence {
     #[cfg(canary)]
     pub fn with_mutant(me: NodeId, limits: &Limits, mutant: CoherenceMutant) -> Self {
         Self { mutant: Planted::new(mutant), ..Self::new(me, limits) }
+    }
+
+    /// Has the lines of this home logged, from the start: a line is granted only once its bytes are durable.
+    #[must_use]
+    pub const fn with_log(mut self) -> Self {
+        self.logs = true;
+        self
     }
 
     /// Continues the numbering of grants after `last`: a home that takes over or recovers from a log must not use a
@@ -125,7 +135,8 @@ impl Coherence {
             CoherenceEvent::Lingers { node } => _ = self.lingering.insert(node),
             CoherenceEvent::Quiet { node } => {
                 self.lingering.remove(node);
-                let (_, holder, mut context) = self.parts(effects);
+                let (home, holder, mut context) = self.parts(effects);
+                home.quiet(&mut context);
                 holder.quiet(node, &mut context);
             }
             CoherenceEvent::NodeAdmitted { node } => self.node_admitted(node),
@@ -143,6 +154,7 @@ impl Coherence {
             | CoherenceEvent::Unpin { line, .. }
             | CoherenceEvent::Evict { line, .. }
             | CoherenceEvent::Retire { line, .. }
+            | CoherenceEvent::Logged { line }
             | CoherenceEvent::Placed { line, .. } => self.own_event(line, &event, effects),
         }
         Ok(())
@@ -150,7 +162,7 @@ impl Coherence {
 
     /// Checks the invariants between two steps; the text names the broken one.
     pub fn invariants(&self) -> Result<(), &'static str> {
-        self.home.invariants(self.me)?;
+        self.home.invariants(self.me, self.logs)?;
         self.holder.invariants(self.me)
     }
 
@@ -170,6 +182,7 @@ impl Coherence {
             lingering: &self.lingering,
             effects,
             counters: &mut self.counters,
+            logs: self.logs,
             mutant: self.mutant,
         };
         (&mut self.home, &mut self.holder, context)
@@ -269,8 +282,8 @@ impl Coherence {
 impl PartialEq for Coherence {
     /// Equal if they behave alike from now on; counters are ignored.
     fn eq(&self, other: &Self) -> bool {
-        (self.me, self.nodes_max, self.dead, self.lingering, self.mutant)
-            == (other.me, other.nodes_max, other.dead, other.lingering, other.mutant)
+        (self.me, self.nodes_max, self.dead, self.lingering, self.logs, self.mutant)
+            == (other.me, other.nodes_max, other.dead, other.lingering, other.logs, other.mutant)
             && self.home == other.home
             && self.holder == other.holder
     }

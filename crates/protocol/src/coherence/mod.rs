@@ -20,6 +20,9 @@
 //! - **A write-back is a downgrade that the owner requests.** The home recalls the owner, whichever node that is by
 //!   then, down to `Shared`, and reports when it has the bytes. So a line that may be written is never clean, and no
 //!   modified bit is needed.
+//! - **A home that logs grants only what its log has** (004 §5: a redo record is durable before its bytes become visible
+//!   to another node). Bytes come back to it and never go from owner to requester, and what its own node writes is
+//!   logged before the line is readable again. A dead owner's line is restored from the log and never lost.
 //! - **Locks are separate.** No transition waits for a lock.
 //!
 //! | file | contents |
@@ -238,6 +241,8 @@ pub enum CoherenceEvent {
     Lingers { node: NodeId },
     /// No bytes of a lingering node land here any more.
     Quiet { node: NodeId },
+    /// The record of the oldest `Log` of this own line is durable.
+    Logged { line: LineAddress },
     /// A node is dead. Its link is closed: nothing that it sent or placed arrives after this, unless it lingers.
     NodeDead { node: NodeId },
     /// A new node has this number. If a dead node had it, `Settled` was given for that one.
@@ -275,6 +280,10 @@ pub enum CoherenceEffect {
     /// Store the operation's bytes in the line, which no thread reads or writes at `Invalid`, followed by zeros. Its
     /// `Ready` follows.
     Fill { operation: OperationId, line: LineAddress },
+    /// Append the bytes of an own line to the log. No thread reads or writes them until the `Logged` that follows.
+    Log { line: LineAddress },
+    /// Replace the bytes of an own line by those last logged: its owner died. No thread reads or writes them.
+    Restore { line: LineAddress },
     /// Perform the operation now: the line has the level it needs.
     Ready { operation: OperationId, line: LineAddress },
     /// The operation failed: `Unallocated`, `LineLost`, `NodeLost`.
@@ -330,6 +339,8 @@ struct StepContext<'a> {
     lingering: &'a NodeSet,
     effects: &'a mut Effects,
     counters: &'a mut Counters,
+    /// Lines of this home are logged.
+    logs: bool,
     mutant: farside_base::Planted<canary::CoherenceMutant>,
 }
 

@@ -77,6 +77,8 @@ impl Steady {
                 CoherenceEffect::Release { .. } | CoherenceEffect::Ready { .. } => {}
                 CoherenceEffect::Fail { .. }
                 | CoherenceEffect::Fill { .. }
+                | CoherenceEffect::Log { .. }
+                | CoherenceEffect::Restore { .. }
                 | CoherenceEffect::DropHome { .. } => {
                     panic!("nothing fails here")
                 }

@@ -223,6 +223,8 @@ impl CoherenceCluster {
                 | CoherenceEffect::Ready { .. }
                 | CoherenceEffect::Fill { .. }
                 | CoherenceEffect::Release { .. }
+                | CoherenceEffect::Log { .. }
+                | CoherenceEffect::Restore { .. }
                 | CoherenceEffect::Fail { .. } => {}
             }
         }

@@ -394,6 +394,9 @@ impl Machines {
             CoherenceEffect::Fill { .. } => {
                 self.broken = Some("a line is taken for lost".to_owned())
             }
+            CoherenceEffect::Log { .. } | CoherenceEffect::Restore { .. } => {
+                self.broken = Some("a volatile line is logged".to_owned())
+            }
             CoherenceEffect::DropHome { .. } => {
                 self.broken = Some("a node is taken for dead".to_owned())
             }

@@ -17,6 +17,8 @@
 //! - no machine reports a violation by a peer, and its invariants hold;
 //! - when a write-back is answered, the home has every write that the node performed before it requested it;
 //! - a lost line gets its bytes from an operation that overwrites it, while it cannot be read;
+//! - a home that logs places and shares only what is durable, logs bytes that do not change meanwhile, has logged what it
+//!   answers as written back, and never loses a line;
 //! - when nothing is in flight, no operation waits, no machine is busy, and each directory
 //!   agrees with the tags.
 
@@ -110,6 +112,8 @@ pub struct CoherenceSetup {
     pub ignores_recalls: bool,
     /// Last grant of each home before the start.
     pub last_grant: u64,
+    /// Whether the homes log their lines.
+    pub logs: bool,
     /// Direct reads, and with them the steps of a read, a write, a landing, a free and an allocation.
     pub direct: DirectReadSetup,
 }
@@ -133,6 +137,8 @@ pub enum CoherenceAction {
     WriteBack(u16, u8),
     /// An operation requests that the home has the line's bytes.
     Flush(u16, u8),
+    /// The record of a line is durable.
+    Logged(u8),
     /// The line's home frees it.
     Retire(u8),
     /// The line's home allocates it again.
@@ -254,6 +260,12 @@ struct Truth {
     latest: u8,
     allocated: bool,
     retiring: bool,
+    /// The highest version so far: that of a dead owner may be taken back.
+    highest: u8,
+    /// The version that is durable.
+    durable: u8,
+    /// The version that is being logged.
+    logging: Option<u8>,
 }
 
 /// A state of the model.
@@ -307,13 +319,17 @@ impl System {
         let continued = |number: usize| {
             let mut machine = machine(NodeId(number as u16));
             machine.continue_grants(Grant(setup.last_grant));
-            machine
+            if setup.logs { machine.with_log() } else { machine }
         };
         let node = |number: usize| CoherenceNode {
             machine: continued(number),
             alive: true,
             noticed: 0,
-            tags: setup.homes.iter().map(|home| Tag::new(usize::from(*home) == number)).collect(),
+            tags: setup
+                .homes
+                .iter()
+                .map(|home| Tag::first(usize::from(*home) == number, setup.logs))
+                .collect(),
             waiting: Vec::new(),
             pinned: Vec::new(),
             flushing: Vec::new(),
@@ -321,7 +337,14 @@ impl System {
             started: 0,
             budget: setup.budgets[number],
         };
-        let truth = Truth { latest: 0, allocated: true, retiring: false };
+        let truth = Truth {
+            latest: 0,
+            allocated: true,
+            retiring: false,
+            highest: 0,
+            durable: 0,
+            logging: None,
+        };
         Self {
             nodes: (0..setup.budgets.len()).map(node).collect(),
             flights: Vec::new(),
@@ -417,6 +440,15 @@ impl System {
 }
 
 impl Tag {
+    /// The same at the start; a home that logs writes no line at rest.
+    fn first(own: bool, logs: bool) -> Self {
+        let mut tag = Self::new(own);
+        if logs {
+            tag.held.level = tag.held.level.min(Level::Shared);
+        }
+        tag
+    }
+
     /// The state of a home's own line, or of a line that a node holds nothing of.
     fn new(own: bool) -> Self {
         let level = if own { Level::Dirty } else { Level::Invalid };
@@ -454,6 +486,7 @@ impl Model for System {
             CoherenceAction::Evict(node, line) => self.evict(node, line),
             CoherenceAction::WriteBack(node, line) => self.write_back(node, line),
             CoherenceAction::Flush(node, line) => self.flush(node, line),
+            CoherenceAction::Logged(line) => self.logged(line),
             CoherenceAction::Retire(line) => {
                 self.start(self.home(line), line, CoherenceOperation::Retire)
             }

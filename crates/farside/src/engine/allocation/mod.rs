@@ -3,11 +3,15 @@
 mod slices;
 
 use super::Engine;
+use crate::config::Durability;
 use crate::hit::WORD;
 use crate::operation::OperationKind;
-use crate::{ErrorCode, GlobalAddress, NodeId};
+use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineSize, NodeSet, OperationId, Ticket};
-use farside_protocol::allocate::{AllocateFlags, AllocateMessage, Allocator, Hint, Placement};
+use farside_protocol::allocate::{
+    AllocateFlags, AllocateMessage, Allocator, Block, Hint, Placement,
+};
+use farside_protocol::coherence::Level;
 use farside_protocol::wire::{BODY, Family, Violation};
 use slices::{Allocation, Budget, Jobs};
 use std::collections::BTreeMap;
@@ -21,7 +25,7 @@ const _: () = assert!(DIRECTORY_BYTES <= Budget::SLICE.bytes);
 
 /// The recipient of the result of an allocation or a free.
 #[derive(Clone, Copy, Debug)]
-enum Requester {
+pub(super) enum Requester {
     Operation(OperationId),
     Node(NodeId, Ticket),
     /// A dead node: its allocation is freed again.
@@ -132,6 +136,7 @@ impl Engine {
             },
             OperationKind::Gate => self.take_gate(operation),
             OperationKind::Confirm => self.finish(operation, Ok(())),
+            OperationKind::Persist => self.start_persist(operation),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }
     }
@@ -181,6 +186,7 @@ impl Engine {
         let ready = allocation.advance(&self.lines, &mut budget, &mut self.homes.jobs.touched);
         debug_assert!(ready, "the directory is smaller than a slice");
         let directory = (allocation.start.address(), allocation.lines);
+        self.log_directory(directory, allocation.bytes);
         self.homes.directory = Some(directory);
         Ok(directory)
     }
@@ -203,13 +209,42 @@ impl Engine {
     /// Chooses a home for an allocation, other than those that are `full`.
     ///
     /// # Errors
-    /// `OutOfMemory`.
+    /// `OutOfMemory`; `NoState` without a member with state where one is needed.
     pub(crate) fn choose_home(
         &self,
-        hint: Hint,
+        (hint, durability): (Hint, Durability),
         bytes: u64,
         full: &NodeSet,
     ) -> Result<NodeId, ErrorCode> {
+        let members = || self.links.peers().iter().chain([self.me()]);
+        let unfit = |node: &NodeId| self.has_state(*node) != (durability == Durability::Logged);
+        let mut fitting = *full;
+        members().filter(unfit).for_each(|node| _ = fitting.insert(node));
+        if fitting == *full {
+            return self.choose_any_home(hint, bytes, full);
+        }
+        match (self.choose_any_home(hint, bytes, &fitting), durability) {
+            (Err(ErrorCode::OutOfMemory), Durability::Volatile) => {
+                self.choose_any_home(hint, bytes, full)
+            }
+            (Err(ErrorCode::OutOfMemory), Durability::Logged)
+                if !members().any(|node| self.has_state(node)) =>
+            {
+                Err(ErrorCode::NoState)
+            }
+            (chosen, _) => chosen,
+        }
+    }
+
+    /// Whether this node is one with state.
+    pub(crate) fn has_state(&self, node: NodeId) -> bool {
+        match node == self.me() {
+            true => self.keeps_state(),
+            false => self.membership.machine().keeps(node),
+        }
+    }
+
+    fn choose_any_home(&self, hint: Hint, bytes: u64, full: &NodeSet) -> Result<NodeId, ErrorCode> {
         match self.homes.placement.choose(hint, bytes, full) {
             // The known free memory of the others may be stale or missing: before this fails, each is asked
             // directly.
@@ -287,9 +322,63 @@ impl Engine {
             lines: block.lines,
             bytes: bytes.next_multiple_of(WORD),
             stale_to,
+            level: self.rest_level(),
             done: 0,
             requester,
         })
+    }
+
+    /// The level of this home's own lines at rest.
+    const fn rest_level(&self) -> Level {
+        match self.state {
+            Some(_) => Level::Shared,
+            None => Level::Dirty,
+        }
+    }
+
+    /// Takes over what was kept: contents, allocations, and the directory of named roots.
+    ///
+    /// # Errors
+    /// `LogDamaged` if it is not what an earlier engine can have kept.
+    pub(super) fn restore_memory(&mut self) -> Result<(), Error> {
+        let Some(state) = &self.state else {
+            return Ok(());
+        };
+        let damaged = |what: &str| Error::with(ErrorCode::LogDamaged, what.to_owned());
+        let memory =
+            self.lines.memory().ok_or_else(|| damaged("state of a node without memory"))?;
+        for (offset, kept) in state.memory().allocations() {
+            let size = LineSize::from_class(kept.class);
+            let size = size.ok_or_else(|| damaged("an allocation in lines of an unknown size"))?;
+            let block = Block { offset, lines: kept.lines };
+            let restored = self.homes.allocator.restore(block, size);
+            let start = GlobalAddress::new_in(memory, size, offset);
+            let (Ok(()), Ok(start)) = (restored, start) else {
+                return Err(damaged("two allocations of the same bytes"));
+            };
+            let (from, bytes) = (offset as usize, (kept.lines as usize) << size.log2());
+            let image = state.memory().image().get(from..from + bytes);
+            let written = image.map(|image| self.lines.home().write(offset, image));
+            if !matches!(written, Some(Ok(()))) {
+                return Err(damaged("an allocation outside the memory"));
+            }
+            self.homes.used_to = self.homes.used_to.max(offset + bytes as u64);
+            let whole = Allocation {
+                start: start.line(),
+                lines: kept.lines,
+                bytes: kept.bytes,
+                stale_to: 0,
+                level: Level::Shared,
+                done: 0,
+                requester: Requester::Dead,
+            };
+            (0..kept.lines).for_each(|number| whole.set_tag(&self.lines, number));
+            if state.memory().directory().is_some_and(|(directory, _)| directory == offset) {
+                self.homes.directory = Some((start, kept.lines));
+            }
+        }
+        self.homes.placement.note_own(self.homes.allocator.free_bytes());
+        Ok(())
     }
 
     fn start_free(&mut self, operation: OperationId, address: GlobalAddress) {
@@ -302,7 +391,7 @@ impl Engine {
         self.ask(address.home(), operation, |ticket| AllocateMessage::Free { ticket, address });
     }
 
-    fn answer_allocate(
+    pub(super) fn answer_allocate(
         &mut self,
         requester: Requester,
         outcome: Result<(GlobalAddress, u64), ErrorCode>,
@@ -322,7 +411,7 @@ impl Engine {
         }
     }
 
-    fn answer_free(&mut self, requester: Requester, outcome: Result<(), ErrorCode>) {
+    pub(super) fn answer_free(&mut self, requester: Requester, outcome: Result<(), ErrorCode>) {
         match (requester, outcome) {
             (Requester::Operation(operation), outcome) => self.finish(operation, outcome),
             (Requester::Node(node, ticket), Ok(())) => {

@@ -49,6 +49,8 @@ pub(super) struct Allocation {
     pub(super) bytes: u64,
     /// Offset in the home's memory up to which the block may contain bytes of earlier allocations.
     pub(super) stale_to: u64,
+    /// The level of its lines at rest.
+    pub(super) level: Level,
     /// Lines that are ready, from the front; the tag of the first is set when all are.
     pub(super) done: u64,
     pub(super) requester: Requester,
@@ -101,12 +103,12 @@ impl Allocation {
         ready
     }
 
-    fn set_tag(&self, lines: &Lines, number: u64) {
+    pub(super) fn set_tag(&self, lines: &Lines, number: u64) {
         let line_bytes = self.line_bytes();
         let left = self.bytes - number * line_bytes;
         let extent = Extent { first: number == 0, bytes: left.min(line_bytes) as u32 };
         if let Some(line) = self.start.checked_add(number) {
-            lines.set_own(line, Level::Dirty, Some(extent));
+            lines.set_own(line, self.level, Some(extent));
         }
     }
 }
@@ -291,7 +293,9 @@ impl Engine {
         let address = allocation.start.address();
         match allocation.requester {
             Requester::Dead => self.free_here(address, Requester::Dead),
-            requester => self.answer_allocate(requester, Ok((address, allocation.lines))),
+            requester => {
+                self.log_allocation(requester, (address, allocation.lines), allocation.bytes);
+            }
         }
     }
 
@@ -348,7 +352,7 @@ impl Engine {
             false => self.homes.allocator.free(offset, walked, line_size),
         };
         self.announce_free(None);
-        self.answer_free(requester, freed);
+        self.log_free(requester, offset, freed);
     }
 }
 

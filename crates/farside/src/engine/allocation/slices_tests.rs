@@ -66,7 +66,7 @@ fn finish<F: Future>(nodes: &[Node], future: F, mut each: impl FnMut()) -> F::Ou
 }
 
 fn on(node: &Node) -> AllocationSpec {
-    AllocationSpec { hint: AllocationHint::On(node.id()), line_size: None }
+    AllocationSpec::new(AllocationHint::On(node.id()))
 }
 
 fn free_bytes(node: &Node) -> u64 {

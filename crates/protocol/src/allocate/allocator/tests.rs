@@ -137,6 +137,61 @@ fn random_bytes(random: &mut Random) -> u64 {
 }
 
 #[test]
+fn blocks_are_restored_in_any_order() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut checked = CheckedAllocator::new(24 << 20, seed);
+        for _ in 0..400 {
+            let line_size = size(64 << random.below(6));
+            let bytes = match random.below(8) {
+                0 => SEGMENT_BYTES + random.below(2 << 20),
+                _ => 1 + random.below(20_000),
+            };
+            if random.below(3) == 0
+                && let Some(offset) = checked.blocks.keys().nth(random.below(8) as usize).copied()
+            {
+                checked.free(offset);
+            } else {
+                let _ = checked.allocate(bytes, line_size);
+            }
+        }
+        let mut restored = Allocator::new(24 << 20);
+        let mut blocks: Vec<_> = checked.blocks.iter().map(|(at, block)| (*at, *block)).collect();
+        for index in (1..blocks.len()).rev() {
+            blocks.swap(index, random.below(index as u64 + 1) as usize);
+        }
+        for (offset, (lines, line_size)) in &blocks {
+            let block = Block { offset: *offset, lines: *lines };
+            assert_eq!(restored.restore(block, *line_size), Ok(()), "seed {seed}: {block:?}");
+            let again = restored.restore(block, *line_size);
+            assert_eq!(again, Err(ErrorCode::NotAnAllocation), "seed {seed}: {block:?}");
+        }
+        assert_eq!(restored.free_bytes(), checked.allocator.free_bytes(), "seed {seed}");
+        checked.allocator = restored;
+        while let Some(offset) = checked.blocks.keys().next().copied() {
+            checked.free(offset);
+        }
+        assert_eq!(checked.allocator.free_bytes(), checked.allocator.capacity_bytes());
+    }
+}
+
+#[test]
+fn blocks_that_no_allocator_returns_are_not_restored() {
+    let mut allocator = Allocator::new(4 << 20);
+    let mut restore = |offset, lines| allocator.restore(Block { offset, lines }, LINE);
+    assert_eq!(restore(0, 1), Err(ErrorCode::NotAnAllocation), "null");
+    assert_eq!(restore(SEGMENT_BYTES + 1, 1), Err(ErrorCode::NotAnAllocation), "within a line");
+    assert_eq!(restore(SEGMENT_BYTES, 0), Err(ErrorCode::NotAnAllocation));
+    assert_eq!(restore(SEGMENT_BYTES, u64::MAX), Err(ErrorCode::NotAnAllocation));
+    assert_eq!(restore(SEGMENT_BYTES - 512, 2), Err(ErrorCode::NotAnAllocation), "two segments");
+    assert_eq!(restore(SEGMENT_BYTES + 512, 4_000), Err(ErrorCode::NotAnAllocation));
+    assert_eq!(restore(3 << 20, 2_049), Err(ErrorCode::NotAnAllocation), "beyond the end");
+    assert_eq!(restore(SEGMENT_BYTES, 2_049), Ok(()));
+    assert_eq!(restore(2 << 20, 1), Err(ErrorCode::NotAnAllocation), "its last line");
+    assert_eq!(restore((2 << 20) + 512, 1), Ok(()), "after it");
+}
+
+#[test]
 fn agrees_with_a_list_of_blocks() {
     for seed in 1..=60 {
         let mut random = Random::new(seed);

@@ -178,11 +178,14 @@ impl System {
     pub(super) fn allocate_again(&mut self, line: u8) {
         self.tell(|| format!("line {line} is allocated again"));
         let home = self.home(line);
-        if self.tag(home, line).held.level != Level::Dirty {
+        let alone = if self.setup.logs { Level::Shared } else { Level::Dirty };
+        if self.tag(home, line).held.level != alone {
             self.wrong("a freed line is not its home's alone");
         }
         self.truth(line).allocated = true;
         self.write_next(home, line);
+        let truth = self.truth(line);
+        truth.durable = truth.latest; // the record of the allocation
     }
 
     pub(in crate::model) fn die(&mut self, node: u16) {
@@ -193,9 +196,13 @@ impl System {
 
     /// A node has ended: its messages in flight may still arrive, and nothing arrives at it.
     pub(super) fn end(&mut self, node: u16) {
+        let logs = self.setup.logs;
         let state = self.node_mut(node);
         state.alive = false;
         state.machine = Coherence::new(NodeId(node), &limits());
+        if logs {
+            state.machine = state.machine.clone().with_log();
+        }
         state.tags.fill(Tag::new(false));
         state.waiting.clear();
         state.pinned.clear();
@@ -232,7 +239,20 @@ impl System {
                 self.step(node, CoherenceEvent::Lingers { node: NodeId(dead) });
             }
         }
+        self.take_back(node, dead);
         self.step(node, CoherenceEvent::NodeDead { node: NodeId(dead) });
+    }
+
+    /// What a dead owner has written and its home has not logged has not happened.
+    fn take_back(&mut self, home: u16, dead: u16) {
+        for line in 0..self.setup.homes.len() as u8 {
+            let owner = self.node(home).machine.owner(self.address(line));
+            let owned = owner.is_some_and(|(owner, _)| owner == NodeId(dead));
+            if self.setup.logs && self.home(line) == home && owned {
+                let truth = self.truth(line);
+                truth.latest = truth.durable;
+            }
+        }
     }
 
     pub(super) fn quiet(&mut self, node: u16, dead: u16) {
@@ -302,6 +322,12 @@ impl System {
                     flight.to,
                     flight.message.class(),
                 ));
+            }
+        }
+        for line in 0..self.setup.homes.len() as u8 {
+            let logging = self.truths[usize::from(line)].logging.is_some();
+            if logging && self.node(self.home(line)).alive {
+                actions.push(CoherenceAction::Logged(line));
             }
         }
         for place in &self.places {

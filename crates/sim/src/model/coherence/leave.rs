@@ -92,6 +92,7 @@ impl System {
             }
             CoherenceAction::Deliver(..)
             | CoherenceAction::Placed(..)
+            | CoherenceAction::Logged(_)
             | CoherenceAction::WriteBack(..)
             | CoherenceAction::Finish(..)
             | CoherenceAction::Die(_)

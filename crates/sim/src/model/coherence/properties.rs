@@ -12,6 +12,13 @@ impl System {
             let tag = node.tags[usize::from(line)];
             readers += u32::from(tag.held.level > Level::Invalid);
             writers += u32::from(tag.held.level == Level::Dirty);
+            let at_home = self.setup.logs && number == self.home(line);
+            let shares = at_home && tag.held.level == Level::Shared;
+            if shares && truth.allocated && tag.value != truth.durable {
+                return Some(format!(
+                    "n{number} shares a version of line {line} that is not durable"
+                ));
+            }
             if tag.held.level > Level::Invalid && tag.value != truth.latest && truth.allocated {
                 return Some(format!(
                     "n{number} may read version {} of line {line}, the latest is {}",

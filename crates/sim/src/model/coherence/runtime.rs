@@ -42,6 +42,8 @@ impl System {
                 self.ready(node, operation, Self::line(line))
             }
             CoherenceEffect::Fail { operation, code, .. } => self.fail(node, operation, code),
+            CoherenceEffect::Log { line } => self.log_line(node, Self::line(line)),
+            CoherenceEffect::Restore { line } => self.restore(node, Self::line(line)),
             CoherenceEffect::DropHome { node: home } => self.drop_home(node, home.0),
         }
     }
@@ -76,6 +78,9 @@ impl System {
         if tag.held.level == Level::Dirty {
             self.wrong("bytes leave while they may still be written here");
         }
+        if self.setup.logs && self.home(line) == from && tag.value != self.truth(line).durable {
+            self.wrong("bytes leave their home before they are durable");
+        }
         if self.home(line) != from && !tag.reserved {
             self.wrong("bytes leave a frame that is not the line's");
         }
@@ -105,6 +110,9 @@ impl System {
     fn write(&mut self, node: u16, line: u8, value: u8) {
         if self.is_leaving(node, line) {
             self.wrong("bytes change while they are on their way");
+        }
+        if self.home(line) == node && self.truth(line).logging.is_some() {
+            self.wrong("bytes change while they are logged");
         }
         self.tag_mut(node, line).value = value;
         self.bytes_change(node, line, value);
@@ -142,6 +150,39 @@ impl System {
         let canonical = if held.level == Level::Invalid { HeldLine::default() } else { held };
         self.tag_mut(node, line).held = canonical;
         self.level_changes(node, line, canonical.level);
+    }
+
+    fn log_line(&mut self, node: u16, line: u8) {
+        let tag = *self.tag(node, line);
+        if tag.held.level > Level::Invalid || self.home(line) != node || !self.setup.logs {
+            self.wrong("a line is logged that may be written");
+        }
+        if self.truth(line).logging.replace(tag.value).is_some() {
+            self.wrong("a line is logged twice at a time");
+        }
+    }
+
+    /// The record of a line is durable.
+    pub(super) fn logged(&mut self, line: u8) {
+        self.tell(|| format!("line {line} is durable"));
+        let truth = self.truth(line);
+        if let Some(value) = truth.logging.take() {
+            truth.durable = value;
+        }
+        let (home, address) = (self.home(line), self.address(line));
+        self.step(home, CoherenceEvent::Logged { line: address });
+    }
+
+    fn restore(&mut self, node: u16, line: u8) {
+        let tag = *self.tag(node, line);
+        if tag.held.level > Level::Invalid || self.home(line) != node || !self.setup.logs {
+            self.wrong("a line is restored that may be read");
+        }
+        if self.late.iter().any(|late| (late.to, late.line) == (node, line)) {
+            self.wrong("a line is restored while bytes may land in it");
+        }
+        let durable = self.truth(line).durable;
+        self.write(node, line, durable);
     }
 
     fn release(&mut self, node: u16, line: u8) {
@@ -185,6 +226,10 @@ impl System {
     fn flushed(&mut self, node: u16, at: usize) {
         let Operation { line, seen, .. } = self.node_mut(node).flushing.remove(at);
         let home = self.home(line);
+        let truth = *self.truth(line);
+        if self.setup.logs && truth.allocated && truth.durable < seen {
+            self.wrong("a line passes for written back that is not durable");
+        }
         if self.node(home).alive && self.tag(home, line).value < seen {
             self.wrong("a line passes for written back and its home lacks a write");
         }
@@ -233,7 +278,8 @@ impl System {
     pub(super) fn write_version(&mut self, node: u16, line: u8) {
         self.direct.word_changes(node, line);
         let truth = self.truth(line);
-        truth.latest += 1;
+        truth.highest += 1;
+        truth.latest = truth.highest;
         let latest = truth.latest;
         self.write(node, line, latest);
         if self.setup.flushes > 0 {
@@ -274,7 +320,7 @@ impl System {
         let died = self.deaths < self.setup.deaths || self.direct.fenced;
         let reason = match code {
             ErrorCode::Unallocated => freed,
-            ErrorCode::LineLost => died,
+            ErrorCode::LineLost => died && !self.setup.logs,
             ErrorCode::NodeLost => died || left,
             ErrorCode::TimedOut => self.cancels < self.setup.cancels,
             _ => false,

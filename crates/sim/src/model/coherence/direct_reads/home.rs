@@ -103,6 +103,7 @@ impl System {
             | CoherenceAction::Quiet(node, _)
             | CoherenceAction::Direct(DirectReadAction::Reclaim(node)) => Some(node),
             CoherenceAction::Retire(line)
+            | CoherenceAction::Logged(line)
             | CoherenceAction::Allocate(line)
             | CoherenceAction::Direct(DirectReadAction::EndAllocation(line)) => {
                 Some(self.home(line))

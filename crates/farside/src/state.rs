@@ -1,0 +1,134 @@
+//! What a node keeps of its earlier lives: the state of its memory, and with it its number.
+
+use crate::durable::{LogDevice, MemoryState, StateIdentity, StateOptions};
+use crate::engine::{CommitSignal, Keeps, StateDriver, commit_all};
+use crate::wait::Core;
+use crate::{Config, Error, ErrorCode, NodeId};
+use farside_base::Generation;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The timeout of the commit that a new state begins with.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The state of a node that is not a member yet.
+pub(crate) struct NodeState {
+    pub(crate) keeps: Keeps,
+    /// Until the engine has it.
+    memory: Option<MemoryState>,
+}
+
+impl NodeState {
+    const fn of(keeps: Keeps) -> Self {
+        Self { keeps, memory: None }
+    }
+
+    /// The state in the folder of the configuration, if it names one.
+    ///
+    /// # Errors
+    /// As [`MemoryState::open`]; `StateForeign` for that of another cluster.
+    pub(crate) fn open(config: &Config) -> Result<Self, Error> {
+        let Some(folder) = &config.state else {
+            return Ok(Self::of(Keeps::Nothing));
+        };
+        let (memory, _) = MemoryState::open(folder, &options(config)?)?;
+        Self::with(config, memory)
+    }
+
+    /// The state on a device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn on(config: &Config, device: Box<dyn LogDevice>) -> Result<Self, Error> {
+        let (memory, _) = MemoryState::on(device, &options(config)?)?;
+        Self::with(config, memory)
+    }
+
+    fn with(config: &Config, memory: MemoryState) -> Result<Self, Error> {
+        let Some(identity) = memory.identity() else {
+            return Ok(Self { keeps: Keeps::New, memory: Some(memory) });
+        };
+        identity.check_cluster(&config.cluster)?;
+        let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
+        Ok(Self { keeps: Keeps::Known { node, generation }, memory: Some(memory) })
+    }
+
+    /// The driver of the state's log, for the engine of a node that has its number.
+    ///
+    /// # Errors
+    /// `StateForeign` for another number than before; those of a commit.
+    pub(crate) fn driver(
+        &mut self,
+        config: &Config,
+        (node, generation): (NodeId, Option<Generation>),
+        has_thread: bool,
+    ) -> Result<Option<StateDriver>, Error> {
+        let Some(mut memory) = self.memory.take() else {
+            return Ok(None);
+        };
+        let Some(generation) = generation else {
+            return Err(Error::new(ErrorCode::ProtocolViolation)); // it lends memory
+        };
+        let position = memory.set_identity(StateIdentity {
+            cluster: config.cluster.clone(),
+            node: node.0,
+            generation: generation.0,
+            memory_bytes: config.memory_bytes,
+        })?;
+        memory.log().commit(position, COMMIT_TIMEOUT)?;
+        let signal = has_thread.then(|| Arc::new(CommitSignal::default()));
+        Ok(Some(StateDriver::new(memory, signal)))
+    }
+}
+
+impl From<Keeps> for NodeState {
+    /// For tests of a number and memory without contents.
+    fn from(keeps: Keeps) -> Self {
+        Self::of(keeps)
+    }
+}
+
+fn options(config: &Config) -> Result<StateOptions, Error> {
+    if config.memory_bytes == 0 {
+        let text =
+            "state: a node without memory has none; set memory_bytes, or leave the state out";
+        return Err(Error::with(ErrorCode::BadConfiguration, text));
+    }
+    Ok(StateOptions::default().memory_bytes(config.memory_bytes))
+}
+
+/// The thread that commits what a node logs.
+#[derive(Debug)]
+pub(crate) struct Committer {
+    signal: Arc<CommitSignal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Committer {
+    /// Starts the thread of a node with state; none for another node.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(crate) fn start(core: &Arc<Core>) -> Result<Option<Self>, Error> {
+        let (log, signal) = match core.engine().log_and_signal() {
+            Some(both) => both,
+            None => return Ok(None),
+        };
+        let (core, shared) = (Arc::clone(core), Arc::clone(&signal));
+        let thread = std::thread::Builder::new().name(format!("farside-log-{}", core.lines.me()));
+        let thread = thread.spawn(move || commit_all(&core, &log, &shared));
+        let failed = |reason: std::io::Error| {
+            Error::with(ErrorCode::System, format!("no thread for the log: {reason}"))
+        };
+        Ok(Some(Self { signal, thread: Some(thread.map_err(failed)?) }))
+    }
+
+    /// Commits the rest and ends the thread. The caller does not hold the engine.
+    pub(crate) fn end(mut self) {
+        self.signal.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has no result
+        }
+    }
+}
