@@ -56,6 +56,18 @@ farside_base::mutants! {
         StateWriteTorn,
         /// A cleaning pass is slower than the writes that fill the log.
         StateCleanedTooSlowly,
+        /// A home with state grants a line before its record is durable.
+        StateLoggedEarly,
+        /// A home with state does not restore the line of an owner that died.
+        StateLineNotRestored,
+        /// A fence does not wait for what is not durable.
+        FenceForgetsState,
+        /// A line of a home with state counts as durable when an earlier write-back of it has ended.
+        StateWriteBackTooEarly,
+        /// The end of a home with state is told to no session.
+        StateLossNotTold,
+        /// An allocation of a home with state is answered before its record is durable.
+        StateAllocationEarly,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

@@ -97,6 +97,9 @@ pub struct Config {
     ///
     /// [`durable::promise_of`]: crate::durable::promise_of
     pub state: Option<PathBuf>,
+    /// How long accesses to memory of a node with state wait for its return while it is away, before they fail with
+    /// `HomeAway`. Locks, allocations and frees do not wait.
+    pub return_timeout_ns: u64,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
@@ -116,12 +119,15 @@ setters!(Config {
     timeout_ns: Option<u64>,
     write_back_ns: Option<u64>,
     state: Option<PathBuf>,
+    return_timeout_ns: u64,
     join_timeout_ns: u64,
     leave_timeout_ns: Option<u64>,
 });
 
 /// The default of `write_back_ns`.
 const WRITE_BACK_NS: u64 = 1_000_000_000;
+/// The default of `return_timeout_ns`.
+const RETURN_TIMEOUT_NS: u64 = 10_000_000_000;
 /// The default of `join_timeout_ns`.
 const JOIN_TIMEOUT_NS: u64 = 10_000_000_000;
 
@@ -141,6 +147,7 @@ impl Config {
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
             state: None,
+            return_timeout_ns: RETURN_TIMEOUT_NS,
             join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
         }
@@ -173,6 +180,7 @@ impl Config {
         ];
         let optional = [
             ("join_timeout_ns", Some(self.join_timeout_ns), 0, "at most 10 minutes"),
+            ("return_timeout_ns", Some(self.return_timeout_ns), 0, "at most 10 minutes"),
             ("write_back_ns", self.write_back_ns, 100_000, "100 us to 10 minutes, or None"),
             ("leave_timeout_ns", self.leave_timeout_ns, 0, "at most 10 minutes"),
         ];

@@ -1,7 +1,8 @@
 //! Nodes with state: what was fenced is there after the node has returned, at the same addresses.
 
-use farside::{Config, ErrorCode, Node};
+use farside::{AllocationHint, AllocationSpec, Config, Durability, ErrorCode, Node};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
@@ -69,7 +70,7 @@ fn founder_with_state_returns_with_its_memory() {
 #[test]
 fn member_with_state_returns_to_those_that_use_its_memory() {
     let folder = Folder::new("member");
-    let founder = Node::create(&config("member", None)).unwrap();
+    let founder = Node::create(&config("member", None).return_timeout_ns(0)).unwrap();
     let kept = config("member", Some(&folder.0));
     let home = Node::join(&kept).unwrap();
     let mut session = founder.session().unwrap();
@@ -89,4 +90,47 @@ fn member_with_state_returns_to_those_that_use_its_memory() {
     session.write_u64(words, 99).unwrap();
     session.fence().unwrap();
     assert_eq!(home.session().unwrap().read_u64(words).unwrap(), 99);
+}
+
+#[test]
+fn accesses_wait_for_a_node_with_state_that_is_away() {
+    let folder = Folder::new("waiting");
+    let founder = Node::create(&config("waiting", None)).unwrap();
+    let kept = config("waiting", Some(&folder.0));
+    let home = Node::join(&kept).unwrap();
+    let mut session = founder.session().unwrap();
+    let spec = AllocationSpec::default().durability(Durability::Logged);
+    let word = session.alloc_with(8, spec).unwrap();
+    assert_eq!(word.home(), home.id());
+    session.write_u64(word, 1).unwrap();
+    session.fence().unwrap();
+    home.leave().unwrap();
+    let error = session.with_timeout(Duration::from_millis(1)).read_u64(word).unwrap_err();
+    assert_eq!(error.code, ErrorCode::TimedOut, "{error}");
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| founder.session().unwrap().fetch_add(word, 5).unwrap());
+        let reads = scope.spawn(|| founder.session().unwrap().read_u64(word).unwrap());
+        let _home = Node::join(&kept).unwrap();
+        assert_eq!(adds.join().unwrap(), 1);
+        assert!([1, 6].contains(&reads.join().unwrap()));
+        session.write_u64(word, 7).unwrap();
+        session.fence().unwrap();
+    });
+}
+
+#[test]
+fn logged_memory_needs_a_node_with_state() {
+    let folder = Folder::new("policy");
+    let founder = Node::create(&config("policy", None)).unwrap();
+    let mut session = founder.session().unwrap();
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    assert_eq!(session.alloc_with(8, logged).unwrap_err().code, ErrorCode::NoState);
+    let here = logged.hint(AllocationHint::On(founder.id()));
+    assert_eq!(session.alloc_with(8, here).unwrap_err().code, ErrorCode::NoState);
+    let home = Node::join(&config("policy", Some(&folder.0))).unwrap();
+    assert_eq!(session.alloc_with(8, logged).unwrap().home(), home.id());
+    assert_eq!(session.alloc(8).unwrap().home(), founder.id());
+    let mut at_home = home.session().unwrap();
+    assert_eq!(at_home.alloc(8).unwrap().home(), founder.id(), "volatile where there is room");
+    assert_eq!(at_home.alloc_with(8, logged).unwrap().home(), home.id());
 }

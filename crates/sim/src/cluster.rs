@@ -6,6 +6,7 @@
 //! names the seed, which reproduces it.
 
 pub mod restarts;
+pub mod state;
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::linearizability::{HistoryCall, Register, RegisterOperation, check};

@@ -188,10 +188,9 @@ canaries! {
     canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
     canary_heal_under_late_bytes: HealUnderLateBytes, two_healing_under_late_bytes(), "bytes land where they may be read";
     canary_granted_before_logged: GrantedBeforeLogged, logged(), "that is not durable";
-    canary_logged_forwarded: LoggedForwarded, logged_three(), "x";
-    canary_unpin_not_logged: UnpinNotLogged, logged_pins(), "x";
-    canary_own_write_not_logged: OwnWriteNotLogged, logged_pins(), "x";
-    canary_not_restored: NotRestored, logged_dying(Lingers::Never), "x";
-    canary_restored_under_late_bytes: RestoredUnderLateBytes, logged_dying(Lingers::Told), "x";
-    canary_logged_pins_shared: LoggedPinsShared, logged_pins(), "x";
+    canary_logged_forwarded: LoggedForwarded, logged_three(), "an owner acknowledges what it was not asked";
+    canary_unpin_not_logged: UnpinNotLogged, logged_pins(), "shares a version of line 0 that is not durable";
+    canary_own_write_not_logged: OwnWriteNotLogged, logged_pins(), "shares a version of line 0 that is not durable";
+    canary_not_restored: NotRestored, logged_dying(Lingers::Never), "a read is old";
+    canary_restored_under_late_bytes: RestoredUnderLateBytes, logged_dying(Lingers::Told), "a line is restored while bytes may land in it";
 }

@@ -2,6 +2,7 @@
 //! `FARSIDE_SEED` the first seed; a failure prints the command that reproduces it.
 
 use farside_sim::cluster::restarts::simulate_restarts;
+use farside_sim::cluster::state::simulate_state;
 use farside_sim::cluster::{Scenario, simulate};
 use farside_sim::seeds::setting;
 
@@ -68,6 +69,21 @@ fn simulation_with_restarts() {
     );
 }
 
+#[test]
+fn simulation_with_state() {
+    let first = setting("FARSIDE_SEED", 0).wrapping_add(6 << 32);
+    let (mut done, mut failed, mut returns, mut losses) = (0, 0, 0, 0);
+    for seed in first..first + setting("FARSIDE_RUNS", 300) {
+        let summary = simulate_state(seed).unwrap_or_else(|trouble| panic!("{trouble}"));
+        done += summary.done;
+        failed += summary.failed;
+        returns += summary.returns;
+        losses += summary.losses;
+    }
+    println!("{done} durable operations, {failed} failed, {returns} returns, {losses} losses told");
+    assert!(done > 0 && failed > 0 && returns > 0 && losses > 0);
+}
+
 #[cfg(canary)]
 #[test]
 fn canary_bytes_that_are_not_placed_again_are_found() {
@@ -78,4 +94,27 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
     let trouble = trouble.expect("no seed detects the defect");
     let found = ["not linearizable", "do not agree"].iter().any(|what| trouble.contains(what));
     assert!(found, "{trouble}");
+}
+
+/// Asserts that a seed finds the defect in nodes with state, by this text.
+#[cfg(canary)]
+#[track_caller]
+fn state_caught(mutant: farside::canary::NodeMutant, expected: &str) {
+    farside::canary::plant(Some(mutant));
+    let trouble = (0..2_000).find_map(|seed| simulate_state(seed).err());
+    farside::canary::plant(None);
+    let trouble = trouble.expect("no seed detects the defect");
+    println!("{mutant:?}: {}", trouble.lines().next().unwrap_or_default());
+    assert!(trouble.contains(expected), "{trouble}");
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_defects_of_nodes_with_state_are_found() {
+    use farside::canary::NodeMutant;
+    state_caught(NodeMutant::StateLoggedEarly, "not linearizable");
+    state_caught(NodeMutant::StateLineNotRestored, "");
+    state_caught(NodeMutant::FenceForgetsState, "not linearizable");
+    state_caught(NodeMutant::StateLossNotTold, "not linearizable");
+    state_caught(NodeMutant::StateWriteBackTooEarly, "not linearizable");
 }

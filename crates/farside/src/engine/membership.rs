@@ -464,6 +464,7 @@ impl Engine {
         if let Some(home) = self.links.direct_home(node) {
             self.direct_homes.open(home);
         }
+        self.home_returns();
         self.watches.wake_members();
         self.watch_peer(node);
         self.contact_linked(node);

@@ -8,6 +8,7 @@
 
 mod allocation;
 mod applicant;
+mod away;
 mod coherence;
 mod contact;
 mod leave;
@@ -28,6 +29,7 @@ use crate::lock_hit::LockCells;
 use crate::progress::{EnginePort, Progress};
 use crate::{Config, Error, ErrorCode, Stats};
 use allocation::Homes;
+use away::Away;
 use coherence::CoherenceDriver;
 use contact::ContactDriver;
 use farside_base::{Completion, LineAddress, NodeId, OperationId};
@@ -104,6 +106,8 @@ pub(crate) struct Engine {
     /// The log of this node's memory, if it has state.
     state: Option<StateDriver>,
     unlogged: Unlogged,
+    /// Operations that wait for a node with state.
+    away: Away,
     sessions: Sessions,
     /// Threads that wait for a change of memory or of the membership.
     watches: Watches,
@@ -143,6 +147,7 @@ impl Engine {
             homes,
             state,
             unlogged: Unlogged::default(),
+            away: Away::new(config.return_timeout_ns),
             sessions: Sessions::default(),
             watches: Watches::default(),
             follow_ups: VecDeque::with_capacity(64),
@@ -169,7 +174,8 @@ impl Engine {
             self.member_own(MemberEvent::Removed);
         }
         self.polls = self.polls.wrapping_add(1);
-        let mut busy = self.poll_once();
+        let mut busy = self.commit_driven();
+        busy |= self.poll_once();
         // After the posts: a home to which this node has just answered does not count as busy.
         if self.polls.is_multiple_of(LINKS_EVERY) && self.write_back_due() {
             self.follow_up();
@@ -177,7 +183,6 @@ impl Engine {
             busy = true;
         }
         busy |= self.homes.is_runnable();
-        busy |= self.commit_driven();
         if self.leaving.is_some() {
             self.step_leave();
             return self.post() || busy;
@@ -270,6 +275,7 @@ impl Engine {
 
     /// Runs the checks that are done at intervals only.
     pub(crate) fn probe(&mut self) {
+        self.end_away();
         self.bind_rendezvous();
         self.look_at_peers();
     }
@@ -287,7 +293,7 @@ impl Engine {
     /// The time until this node has to check the time.
     pub(crate) fn wakes_in_ns(&self) -> u64 {
         let contact_ns = self.contact.as_ref().map_or(u64::MAX, ContactDriver::wakes_at_ns);
-        let next_ns = contact_ns.min(self.write_backs.next_due_ns());
+        let next_ns = contact_ns.min(self.write_backs.next_due_ns()).min(self.away.wakes_at_ns());
         match next_ns.min(self.lookout.wakes_at_ns()) {
             u64::MAX => u64::MAX,
             at_ns => at_ns.saturating_sub(self.links.now_ns()),
@@ -349,6 +355,7 @@ impl Engine {
         self.write_backs.stop();
         self.coherence.forget_frameless();
         self.take_held();
+        self.away.clear();
         self.sessions.fail_all(self.closed_with.unwrap_or(ErrorCode::NodeClosed));
         self.watches.wake_all();
     }

@@ -218,6 +218,8 @@ impl Engine {
             self.persisted(operation, outcome);
         } else if is_home(operation) {
             self.homes.retired(operation);
+        } else if outcome.is_err_and(|code| self.waits_for_home(operation, code)) {
+            // It starts again, or fails later.
         } else if let Some(slot) = self.sessions.slot(operation) {
             slot.finish_if_pending(outcome);
         }
@@ -285,7 +287,11 @@ impl Engine {
             let request = slot.request();
             (request.kind, request.address, request.result)
         };
-        if let (Some(address), None, true) = (address, slot.outcome(), kind.waits_for_line()) {
+        let waits = kind.waits_for_line() && slot.outcome().is_none();
+        if waits && self.forget_away(operation) {
+            return self.abandon(slots, index);
+        }
+        if let (Some(address), true) = (address, waits) {
             self.cancel(operation, address.line());
         }
         let outcome = slot.outcome();

@@ -10,6 +10,7 @@
 
 use super::allocation::Requester;
 use super::{Engine, FollowUp};
+use crate::canary;
 use crate::durable::{Allocation as KeptBlock, DurableLog, MemoryState};
 use crate::mutex::locked;
 use crate::wait::Core;
@@ -124,7 +125,12 @@ impl Engine {
         let read = self.lines.home().read(line.offset(), &mut state.line);
         debug_assert!(read.is_ok(), "the allocator stays within the memory");
         match state.memory.write(line.offset(), &state.line) {
-            Ok(Some(position)) => state.await_record(position, Awaiting::Line(line)),
+            Ok(Some(position)) => {
+                state.await_record(position, Awaiting::Line(line));
+                if canary::mutant!(canary::nodes(), StateLoggedEarly) {
+                    self.follow_ups.push_back(FollowUp::Logged(line));
+                }
+            }
             Ok(None) => self.follow_ups.push_back(FollowUp::Logged(line)),
             Err(error) => self.state_failed(&error),
         }
@@ -135,6 +141,9 @@ impl Engine {
         let Some(state) = &self.state else {
             return;
         };
+        if canary::mutant!(canary::nodes(), StateLineNotRestored) {
+            return;
+        }
         let (from, bytes) = (line.offset() as usize, line.line_size().bytes());
         if let Some(image) = state.memory.image().get(from..from + bytes) {
             let done = self.lines.home().write(line.offset(), image);
@@ -165,7 +174,7 @@ impl Engine {
         any
     }
 
-    /// Commits what was appended, at a node that its caller drives.
+    /// Commits what earlier polls have appended, at a node that its caller drives.
     pub(super) fn commit_driven(&mut self) -> bool {
         let Some(state) = self.state.as_ref().filter(|state| state.signal.is_none()) else {
             return false;
@@ -208,6 +217,9 @@ impl Engine {
         let class = address.line_size().class();
         let allocation = KeptBlock { bytes, lines, class };
         match state.memory.allocated(address.offset(), allocation) {
+            Ok(_) if canary::mutant!(canary::nodes(), StateAllocationEarly) => {
+                self.answer_allocate(requester, Ok((address, lines)));
+            }
             Ok(position) => {
                 state.await_record(position, Awaiting::Allocated(requester, address, lines));
             }

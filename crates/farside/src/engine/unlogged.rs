@@ -10,6 +10,7 @@
 
 use super::Engine;
 use crate::ErrorCode;
+use crate::canary;
 use crate::operation::{persist_number, persist_operation};
 use farside_base::{LineAddress, NodeId, OperationId};
 use farside_protocol::coherence::Level;
@@ -76,7 +77,9 @@ impl Engine {
     /// What this node wrote to the line when it had this number is durable.
     fn is_durable(&mut self, line: LineAddress, serial: Option<u64>) {
         let is_owned = self.here(line).held.level == Level::Dirty;
-        if !is_owned && serial.is_some() && self.write_serial(line) == serial {
+        let newest = self.write_serial(line) == serial
+            || canary::mutant!(canary::nodes(), StateWriteBackTooEarly);
+        if !is_owned && serial.is_some() && newest {
             self.unlogged.lines.remove(&line);
             self.publish_unlogged();
         }
@@ -166,7 +169,8 @@ impl Engine {
     pub(super) fn unlogged_home_gone(&mut self, home: NodeId) {
         let before = self.unlogged.lines.len();
         self.unlogged.lines.retain(|line, _| line.home() != home);
-        if self.unlogged.lines.len() < before {
+        let told = !canary::mutant!(canary::nodes(), StateLossNotTold);
+        if self.unlogged.lines.len() < before && told {
             self.unlogged.losses = self.unlogged.losses.wrapping_add(1);
             self.publish_unlogged();
         }

@@ -548,7 +548,8 @@ impl Session {
                 }
             }
             let persists = access.is_fence() && !access.persisted && self.is_settled();
-            if persists && self.lines.unlogged() & !LOSSES > 0 {
+            let forgets = canary::mutant!(canary::nodes(), FenceForgetsState);
+            if persists && self.lines.unlogged() & !LOSSES > 0 && !forgets {
                 access.persisted = true;
                 match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
                     Ok(own) => self.start(OperationKind::Persist, LinePiece::empty(own), &[]),

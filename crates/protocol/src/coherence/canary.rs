@@ -76,7 +76,5 @@ farside_base::mutants! {
         NotRestored,
         /// A dead owner's line is restored while its bytes may still land.
         RestoredUnderLateBytes,
-        /// A home's own node writes a line that another of its operations pins.
-        LoggedPinsShared,
     }
 }

@@ -481,12 +481,7 @@ impl HomeStep<'_, '_> {
             HomeRequest::Read(_) => logging || pinned && self.state.level == Level::Dirty,
             HomeRequest::Write(..) => pinned || placing || logging,
             HomeRequest::Retire(_) => pinned || placing || logging,
-            HomeRequest::Own(_, want, _) => {
-                // Writes of one node at a home that logs take their line one after the other: each is logged.
-                let shared = mutant!(self.context, LoggedPinsShared);
-                let taken = placing || self.context.logs && pinned && !shared;
-                logging || taken && want != Want::Read
-            }
+            HomeRequest::Own(_, want, _) => logging || placing && want != Want::Read,
             HomeRequest::WriteBack(..) => logging,
             HomeRequest::Evict(..) => false,
         }

@@ -1,0 +1,415 @@
+//! Nodes with state that are killed, lose their power and return, while all nodes use their memory: what was fenced is
+//! kept, and the history of each word is linearizable over all of it.
+//!
+//! Each operation is followed by a fence, and counts as done when that has succeeded: an operation whose fence failed has
+//! happened or not. What a session reads of unfenced writes of its own node is so either durable or not counted.
+
+use super::{Error, ErrorCode, GlobalAddress, OperationRecord, Random, Task, WordAction};
+use crate::durable::SimDisk;
+use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
+use farside::{
+    AllocationHint, AllocationSpec, Config, Durability, Joining, Limits, LineSize, Node, Session,
+};
+use farside_base::Capabilities;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+/// Steps without progress that count as a deadlock.
+const IDLE_MAX: u32 = 20_000;
+/// Node numbers of a cluster.
+const NUMBERS: u16 = 8;
+
+/// Results of a run.
+#[derive(Clone, Debug, Default)]
+pub struct StateSummary {
+    /// Operations that are durable.
+    pub done: u64,
+    /// Operations that failed because a node was away or had lost writes.
+    pub failed: u64,
+    /// Returns of nodes with state.
+    pub returns: u64,
+    /// Sessions that were told of lost writes.
+    pub losses: u64,
+}
+
+/// Shared state of all tasks.
+#[derive(Default)]
+struct Shared {
+    words: RefCell<Vec<GlobalAddress>>,
+    clock: Cell<u64>,
+    history: RefCell<Vec<OperationRecord>>,
+    failed: Cell<u64>,
+    losses: Cell<u64>,
+    sessions: Cell<usize>,
+    trouble: RefCell<Option<String>>,
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
+        use ErrorCode::{DeviceFailed, HomeAway, NodeClosed, WritesLost};
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        if ![HomeAway, WritesLost, NodeClosed, DeviceFailed].contains(&error.code) {
+            self.trouble.borrow_mut().get_or_insert(format!("{what}: {error}"));
+        }
+        self.losses.set(self.losses.get() + u64::from(error.code == WritesLost));
+        self.failed.set(self.failed.get() + 1);
+        None
+    }
+}
+
+/// Runs `count` random operations, each with a fence.
+async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, count: u64) {
+    let number = shared.sessions.get();
+    shared.sessions.set(number + 1);
+    for _ in 0..count {
+        let word = random.index(shared.words.borrow().len());
+        let address = shared.words.borrow()[word];
+        let value = shared.now() << 8 | number as u64 & 0xff;
+        let begun = [
+            WordAction::Read(0),
+            WordAction::Write(value),
+            WordAction::Swap(0, value),
+            WordAction::FetchAdd(0, 1 << 40),
+        ];
+        let action = *random.pick(&begun);
+        let began = shared.now();
+        let record = OperationRecord { word, session: number, action, began, ended: None };
+        shared.history.borrow_mut().push(record);
+        let at = shared.history.borrow().len() - 1;
+        let done = match action {
+            WordAction::Read(_) => session.read_u64_async(address).await.map(WordAction::Read),
+            WordAction::Write(_) => {
+                session.write_async(address, &value.to_le_bytes()).await.map(|()| action)
+            }
+            WordAction::FetchAdd(_, add) => {
+                let before = session.fetch_add_async(address, add).await;
+                before.map(|before| WordAction::FetchAdd(before, add))
+            }
+            _ => {
+                let before = session.swap_async(address, value).await;
+                before.map(|before| WordAction::Swap(before, value))
+            }
+        };
+        // An access that waits in vain for its home has had no effect.
+        let fenced = session.fence_async().await;
+        let away =
+            |error: Option<&Error>| error.is_some_and(|error| error.code == ErrorCode::HomeAway);
+        let had_none = away(done.as_ref().err()) || away(fenced.as_ref().err());
+        let done = shared.accept("operation", done);
+        let fenced = shared.accept("fence", fenced);
+        let mut history = shared.history.borrow_mut();
+        match (done, fenced) {
+            (Some(done), Some(())) => {
+                let ended = Some(shared.now());
+                (history[at].action, history[at].ended) = (done, ended);
+            }
+            _ if had_none => history[at].action = WordAction::Read(0),
+            _ => {}
+        }
+    }
+}
+
+/// A process that is started again and again.
+struct Place {
+    disk: Option<SimDisk>,
+    lives: u32,
+    node: Option<Node>,
+    joining: Option<Joining>,
+    tasks: Vec<Option<Task>>,
+}
+
+struct StateCluster {
+    net: SimNet,
+    places: Vec<Place>,
+    random: Random,
+    config: Config,
+    shared: Rc<Shared>,
+    summary: StateSummary,
+}
+
+/// Runs the kills and returns of a seed.
+///
+/// # Errors
+/// The violated property, with the seed.
+pub fn simulate_state(seed: u64) -> Result<StateSummary, String> {
+    run(seed).map_err(|trouble| format!("seed {seed}: {trouble}"))
+}
+
+fn run(seed: u64) -> Result<StateSummary, String> {
+    let mut cluster = StateCluster::new(seed);
+    for place in 0..cluster.places.len() {
+        cluster.start(place)?;
+        cluster.until(|cluster| cluster.places[place].node.is_some())?;
+    }
+    cluster.allocate()?;
+    let rounds = cluster.random.between(1, 3);
+    for _ in 0..rounds {
+        cluster.round()?;
+    }
+    cluster.agree()?;
+    super::check_history(&cluster.shared.history.borrow())?;
+    let StateCluster { mut summary, shared, .. } = cluster;
+    let history = shared.history.borrow();
+    summary.done = history.iter().filter(|record| record.ended.is_some()).count() as u64;
+    (summary.failed, summary.losses) = (shared.failed.get(), shared.losses.get());
+    Ok(summary)
+}
+
+impl StateCluster {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x57a7e);
+        let common = Capabilities { byte_order: false, loads: true, ..SHARED_MEMORY };
+        let capabilities = *random.pick(&[INFINIBAND, common]);
+        let net = SimNet::new(seed, SimOptions::draw(seed, capabilities));
+        let config = Config::new("sim")
+            .memory_bytes(1 << 20)
+            .cache_bytes(random.between(1, 2) * 8 * LineSize::DEFAULT.bytes() as u64)
+            .limits(Limits { nodes_max: NUMBERS, ..Limits::DEFAULT })
+            .return_timeout_ns(*random.pick(&[0, 1_000_000, 600_000_000_000]))
+            .write_back_ns(*random.pick(&[None, Some(100_000)]));
+        let (with_state, without) = (random.between(1, 2), random.between(0, 2));
+        let place = |disk| Place { disk, lives: 0, node: None, joining: None, tasks: Vec::new() };
+        let kept = (0..with_state).map(|number| place(Some(SimDisk::new(seed ^ number << 60))));
+        let places = kept.chain((0..without).map(|_| place(None))).collect();
+        let shared = Rc::new(Shared::default());
+        Self { net, places, random, config, shared, summary: StateSummary::default() }
+    }
+
+    fn process(&self, place: usize) -> String {
+        format!("place-{place}-{}", self.places[place].lives)
+    }
+
+    /// Starts a process: it founds the cluster if there is no other.
+    fn start(&mut self, at: usize) -> Result<(), String> {
+        let is_first =
+            self.places.iter().all(|place| place.node.is_none() && place.joining.is_none());
+        let fabric = self.net.fabric(&self.process(at));
+        let config = self.config.clone();
+        let device = self.places[at].disk.as_ref().map(SimDisk::device);
+        let started = match (is_first, device) {
+            (true, Some(device)) => Node::create_driven_with_state(&config, fabric, device).map(Ok),
+            (true, None) => Node::create_driven(&config.memory_bytes(0), fabric).map(Ok),
+            (false, Some(device)) => Joining::start_with_state(&config, fabric, device).map(Err),
+            (false, None) => Joining::start(&config.memory_bytes(0), fabric).map(Err),
+        };
+        match started {
+            Ok(Ok(node)) => self.places[at].node = Some(node),
+            Ok(Err(joining)) => self.places[at].joining = Some(joining),
+            Err(error) if may_pass(error.code) => self.end_life(at),
+            Err(error) => return Err(format!("start of {at}: {error}")),
+        }
+        Ok(())
+    }
+
+    fn end_life(&mut self, at: usize) {
+        self.net.kill(&self.process(at));
+        let place = &mut self.places[at];
+        (place.node, place.joining) = (None, None);
+        place.tasks.clear();
+        place.lives += 1;
+    }
+
+    /// Performs one random step, and polls those that join and all tasks. Returns whether anything happened.
+    fn step(&mut self) -> Result<bool, String> {
+        let mut busy = match self.random.chance(600) {
+            true => self.net.step(),
+            false => {
+                let at = self.random.index(self.places.len());
+                self.places[at].node.as_ref().is_some_and(Node::progress)
+            }
+        };
+        for at in 0..self.places.len() {
+            let Some(joining) = self.places[at].joining.as_mut() else {
+                continue;
+            };
+            match joining.poll() {
+                Ok(None) => {}
+                Ok(Some(node)) => {
+                    self.places[at].joining = None;
+                    self.places[at].node = Some(node);
+                    busy = true;
+                }
+                Err(error) if may_pass(error.code) => {
+                    self.end_life(at);
+                    self.start(at)?;
+                }
+                Err(error) => return Err(format!("join of {at}: {error}")),
+            }
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        for task in self.places.iter_mut().flat_map(|place| &mut place.tasks) {
+            let polled = task.as_mut().map(|task| task.as_mut().poll(&mut context));
+            if polled.is_some_and(|polled| polled.is_ready()) {
+                (*task, busy) = (None, true);
+            }
+        }
+        match self.shared.trouble.borrow_mut().take() {
+            Some(trouble) => Err(trouble),
+            None => Ok(busy),
+        }
+    }
+
+    fn until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let mut idle = 0;
+        while !done(self) {
+            idle = if self.step()? { 0 } else { idle + 1 };
+            if idle > IDLE_MAX {
+                return Err(format!("stuck: {}", self.describe()));
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        let nodes = self.places.iter().map(|place| match &place.node {
+            Some(node) => node.describe(),
+            None => format!("{:?}", place.joining),
+        });
+        nodes.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Polls a future to its end.
+    fn finish<T: 'static>(
+        &mut self,
+        future: impl Future<Output = T> + 'static,
+    ) -> Result<T, String> {
+        let result = Rc::new(RefCell::new(None));
+        let task = {
+            let result = Rc::clone(&result);
+            Box::pin(async move { *result.borrow_mut() = Some(future.await) })
+        };
+        self.places[0].tasks.push(Some(task));
+        self.until(|_| result.borrow().is_some())?;
+        result.borrow_mut().take().ok_or_else(|| "no result".to_owned())
+    }
+
+    fn session(&self, at: usize) -> Result<Session, String> {
+        let node = self.places[at].node.as_ref().ok_or("no node")?;
+        node.session().map_err(|error| error.to_string())
+    }
+
+    fn allocate(&mut self) -> Result<(), String> {
+        for at in 0..self.places.len() {
+            if self.places[at].disk.is_none() {
+                continue;
+            }
+            let hint = AllocationHint::On(self.places[at].node.as_ref().ok_or("no node")?.id());
+            let spec = AllocationSpec::new(hint).durability(Durability::Logged);
+            for _ in 0..self.random.between(1, 2) {
+                let mut session = self.session(0)?;
+                let line = self.finish(async move { session.alloc_with_async(512, spec).await })?;
+                let line = line.map_err(|error| error.to_string())?;
+                let words = self.random.between(1, 2);
+                let words = (0..words).filter_map(|word| line.checked_add(word * 64));
+                self.shared.words.borrow_mut().extend(words);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one round: all work, and some are killed meanwhile and return.
+    fn round(&mut self) -> Result<(), String> {
+        for at in 0..self.places.len() {
+            self.work(at)?;
+        }
+        let mut kills: Vec<(u64, usize, bool)> = Vec::new();
+        for _ in 0..self.random.between(1, 3) {
+            let at = self.random.index(self.places.len());
+            kills.push((self.random.below(1_500), at, self.random.chance(500)));
+        }
+        kills.sort_unstable_by(|one, other| other.cmp(one)); // the next one is the last
+        let (mut step, mut idle) = (0, 0);
+        let mut returns: Vec<(u64, usize)> = Vec::new();
+        loop {
+            while let Some((_, at, cut)) = kills.pop_if(|(when, ..)| *when <= step) {
+                if self.places[at].node.is_some() {
+                    self.end_life(at);
+                    if let Some(disk) = self.places[at].disk.as_ref().filter(|_| cut) {
+                        disk.restart();
+                    }
+                    returns.push((step + self.random.below(600), at));
+                }
+            }
+            let due: Vec<usize> =
+                returns.extract_if(.., |(when, _)| *when <= step).map(|(_, at)| at).collect();
+            for at in due {
+                self.start(at)?;
+            }
+            let away = |place: &Place| place.node.is_none() && place.joining.is_none();
+            for at in 0..self.places.len() {
+                // A start that could not be made yet.
+                if away(&self.places[at]) && !returns.iter().any(|(_, other)| *other == at) {
+                    returns.push((step + 50, at));
+                }
+            }
+            let ready = self.places.iter().all(|place| place.node.is_some());
+            let works = self.places.iter().flat_map(|place| &place.tasks).any(Option::is_some);
+            if ready && !works && kills.is_empty() && returns.is_empty() {
+                return Ok(());
+            }
+            step += 1;
+            let waits = !kills.is_empty() || !returns.is_empty();
+            idle = if self.step()? || waits { 0 } else { idle + 1 };
+            if idle > IDLE_MAX {
+                return Err(format!("stuck: {}", self.describe()));
+            }
+        }
+    }
+
+    fn work(&mut self, at: usize) -> Result<(), String> {
+        for _ in 0..self.random.between(1, 2) {
+            let (session, shared) = (self.session(at)?, Rc::clone(&self.shared));
+            let count = self.random.between(2, 12);
+            let task = work(session, shared, self.random.fork(), count);
+            self.places[at].tasks.push(Some(Box::pin(task)));
+        }
+        Ok(())
+    }
+
+    /// Reads each word at each node: the reads are part of the history.
+    fn agree(&mut self) -> Result<(), String> {
+        let returned = |place: &Place| place.disk.is_some() && place.lives > 0;
+        self.summary.returns = self.places.iter().filter(|place| returned(place)).count() as u64;
+        for at in 0..self.places.len() {
+            let words = self.shared.words.borrow().clone();
+            for (word, address) in words.into_iter().enumerate() {
+                let mut session = self.session(at)?;
+                let began = self.shared.now();
+                let read = self.finish(async move {
+                    let read = session.read_u64_async(address).await;
+                    session.fence_async().await.ok(); // a loss that was not told yet
+                    read
+                })?;
+                let value = read.map_err(|error| format!("word {word} at {at}: {error}"))?;
+                let (action, ended) = (WordAction::Read(value), Some(self.shared.now()));
+                let session = usize::MAX - at;
+                let record = OperationRecord { word, session, action, began, ended };
+                self.shared.history.borrow_mut().push(record);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a start or join may succeed later: the coordinator is gone, its successor has not bound the name, or the
+/// removal of the last life is not settled.
+const fn may_pass(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NoSuchCluster
+            | ErrorCode::NodeClosed
+            | ErrorCode::Busy
+            | ErrorCode::ClusterFull
+            | ErrorCode::NameTaken
+    )
+}
