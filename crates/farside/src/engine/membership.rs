@@ -605,3 +605,7 @@ impl Engine {
         step
     }
 }
+
+#[cfg(test)]
+#[path = "returning_tests.rs"]
+mod returning;
