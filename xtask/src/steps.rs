@@ -28,7 +28,7 @@ const DUCKDB: &str = "duckdb==1.4.4";
 const SIMULATIONS_EACH: &str = "2000";
 /// Of clients of lent memory, which run as threads.
 const THREADED_SIMULATIONS_EACH: &str = "150";
-/// Runs of a durable log on a simulated disk, which take some seconds.
+/// Runs of a durable log, and of a memory's state, on a simulated disk, which take some seconds each.
 const CRASH_IMAGES: &str = "20000";
 
 /// Every step, in order.
@@ -102,7 +102,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "simulation",
-        sentence: "seeded simulations: 2,000 each with delays, deaths, leaves, between hosts, and of calls; 150 each of lent memory; 20,000 disks of durable logs",
+        sentence: "seeded simulations: 2,000 each with delays, deaths, leaves, between hosts, and of calls; 150 each of lent memory; 20,000 disks each of durable logs and of memories' states",
         within: None,
         more_by_name: None,
         run: simulation,
@@ -406,7 +406,8 @@ fn simulation(shell: &mut Shell) -> Result<(), String> {
     shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())?;
     shell.cargo_test(&["--release", "-p", "farside-apps", "--lib", "simulat"])?;
     shell.set("FARSIDE_RUNS", CRASH_IMAGES);
-    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "durable", "committed"])
+    let tests = ["--test", "durable", "--test", "memory_state", "committed"];
+    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())
 }
 
 /// Returns the first 32 bits of the commit's hash; zero without a repository.

@@ -21,13 +21,15 @@ pub(super) struct Pass {
     pub(super) cursor: u64,
     /// Bytes that it has added to the log.
     pub(super) restated: u64,
+    /// The cost since its last record, of pieces that are zero and have none.
+    pub(super) unlogged: u64,
     /// The position after its last record, once that is appended.
     pub(super) end: Option<u64>,
 }
 
 impl Pass {
     pub(super) const fn new(begin: u64) -> Self {
-        Self { begin, has_identity: false, cursor: 0, restated: 0, end: None }
+        Self { begin, has_identity: false, cursor: 0, restated: 0, unlogged: 0, end: None }
     }
 }
 
@@ -134,7 +136,12 @@ impl MemoryState {
             true => (self.contents.bytes(offset..end), (end - offset) / SCANNED_PER_BYTE),
             false => (&[][..], (end - offset) / UNWRITTEN_PER_BYTE),
         };
-        let set = not_zero(bytes);
+        pass.unlogged += scan_cost;
+        let mut set = not_zero(bytes);
+        // A record of a zero tells a later process how far the pass is.
+        if set.is_empty() && !bytes.is_empty() && pass.unlogged >= self.sizes.piece {
+            set = bytes.len() - 1..bytes.len();
+        }
         let record = match piece.allocation {
             Some(allocation) => {
                 StateRecord::Restated { offset, allocation, bytes: &bytes[..set.end] }
@@ -151,6 +158,7 @@ impl MemoryState {
         if !is_skipped {
             let (tag, payload) = record.encode(&mut self.scratch);
             added = self.log.append(tag, payload)? - before;
+            pass.unlogged = 0;
         }
         pass.cursor = end;
         pass.restated += added;

@@ -52,6 +52,9 @@ use std::time::{Duration, Instant};
 /// Most bytes of the name of a cluster.
 const CLUSTER_BYTES_MAX: usize = 64;
 
+/// Pieces by which a pass goes on when the state is opened.
+const RESUMED_PIECES: i64 = 4;
+
 /// Options of a [`MemoryState`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -156,9 +159,9 @@ pub struct Restored {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StateStats {
-    /// Bytes that writes had, and bytes of them that were logged: those that changed.
+    /// Bytes that writes had, equal ones included.
     pub written_bytes: u64,
-    /// Bytes of contents that were logged.
+    /// Bytes of the payloads that operations have logged.
     pub logged_bytes: u64,
     /// Bytes that passes have added to the log.
     pub restated_bytes: u64,
@@ -189,8 +192,9 @@ pub struct StateStats {
 ///     StateIdentity { cluster: "pool".into(), node: 1, generation: 1, memory_bytes: 1 << 20 };
 /// state.set_identity(identity)?;
 /// state.allocated(4096, Allocation { bytes: 100, lines: 1, class: 3 })?;
-/// let end = state.write(4096, b"two pears")?.expect("it has changed");
-/// state.log().commit(end, Duration::from_secs(10))?; // survives from here on
+/// if let Some(end) = state.write(4096, b"two pears")? {
+///     state.log().commit(end, Duration::from_secs(10))?; // survives from here on
+/// }
 /// assert_eq!(state.write(4096, b"two pears")?, None);
 /// drop(state);
 ///
@@ -265,7 +269,11 @@ impl MemoryState {
             scratch: Vec::new(),
             stats: StateStats::default(),
         };
-        // A pass whose end was durable is left to trim.
+        // A pass whose end is durable trims now. One in flight goes on by some pieces, so that it ends even if each process
+        // is killed after its first operation.
+        if state.pass.is_some() {
+            state.credit = RESUMED_PIECES * state.sizes.piece.cast_signed();
+        }
         state.pace();
         Ok((state, restored))
     }
