@@ -514,7 +514,7 @@ fn logged_line_with_evictions_and_write_backs() {
 #[test]
 fn logged_line_with_pins() {
     let budgets = vec![budget(1, 1, 1, 1, 0), budget(1, 1, 1, 0, 0)];
-    holds(logged(budgets, vec![]), (113_752, 285_790, 70, 28));
+    holds(logged(budgets, vec![]), (114_836, 288_361, 70, 28));
 }
 
 #[test]
@@ -535,5 +535,5 @@ fn logged_line_that_is_freed_and_allocated_again() {
     let budgets = vec![budget(0, 1, 1, 0, 0), budget(1, 1, 0, 0, 0)];
     let setup =
         CoherenceSetup { retires: 1, allocations: 1, cancels: 1, ..logged(budgets, vec![1]) };
-    holds(setup, (27_472, 89_833, 77, 21));
+    holds(setup, (27_642, 90_233, 77, 21));
 }
