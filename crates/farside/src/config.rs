@@ -97,6 +97,16 @@ pub struct Config {
     ///
     /// [`durable::promise_of`]: crate::durable::promise_of
     pub state: Option<PathBuf>,
+    /// Addresses of memory that other processes lend exclusively (`farside lend --exclusive`): this node's state is kept
+    /// there, a copy in each, and not in a folder. A node with this state can be started on any machine.
+    ///
+    /// *Guarantees*: what was fenced survives this node and all but one of the copies. A copy that is lost ends the node
+    /// (`DeviceFailed`); start it again with the others and a new one. *Cost*: a fence waits for one round trip more. The
+    /// memory of each copy has room for ten times `memory_bytes`, and 32 MiB.
+    pub state_copies: Vec<String>,
+    /// The least copies to start with, if others are lost; `None`: all that the state had. With fewer, you guarantee that
+    /// no node starts from the missing ones alone.
+    pub state_copies_min: Option<usize>,
     /// How long accesses to memory of a node with state wait for its return while it is away, before they fail with
     /// `HomeAway`. Locks, allocations and frees do not wait.
     pub return_timeout_ns: u64,
@@ -119,6 +129,8 @@ setters!(Config {
     timeout_ns: Option<u64>,
     write_back_ns: Option<u64>,
     state: Option<PathBuf>,
+    state_copies: Vec<String>,
+    state_copies_min: Option<usize>,
     return_timeout_ns: u64,
     join_timeout_ns: u64,
     leave_timeout_ns: Option<u64>,
@@ -147,6 +159,8 @@ impl Config {
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
             state: None,
+            state_copies: Vec::new(),
+            state_copies_min: None,
             return_timeout_ns: RETURN_TIMEOUT_NS,
             join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
@@ -166,6 +180,13 @@ impl Config {
                 "cluster: 1 to 64 letters, digits, '-', '_' or '.', and it is {:?}",
                 self.cluster
             ));
+        }
+        if self.state.is_some() && !self.state_copies.is_empty() {
+            return bad("state and state_copies: a node's state is in one of them".to_owned());
+        }
+        let has_state = self.state.is_some() || !self.state_copies.is_empty();
+        if has_state && self.memory_bytes == 0 {
+            return bad("state: a node without memory has none; set memory_bytes".to_owned());
         }
         let ranges = [
             ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),

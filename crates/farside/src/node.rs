@@ -247,7 +247,8 @@ impl Joining {
     /// # Errors
     /// As [`Node::join`].
     pub fn start(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::start_keeping(config, fabric, NodeState::open(config)?)
+        let state = NodeState::open(config, &fabric)?;
+        Self::start_keeping(config, fabric, state)
     }
 
     /// As [`start`](Self::start), for a node whose state is on a device, such as copies in memory of other processes.
@@ -352,7 +353,8 @@ impl Node {
     /// # Errors
     /// As `create`, and `FabricLacks`.
     pub fn create_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Threads, NodeState::open(config)?)
+        let state = NodeState::open(config, &fabric)?;
+        Self::create_with(config, fabric, Drive::Threads, state)
     }
 
     /// As [`create_on`](Self::create_on), for a node that its caller drives by [`progress`](Self::progress),
@@ -361,7 +363,8 @@ impl Node {
     /// # Errors
     /// As `create_on`.
     pub fn create_driven(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::create_with(config, fabric, Drive::Caller, NodeState::open(config)?)
+        let state = NodeState::open(config, &fabric)?;
+        Self::create_with(config, fabric, Drive::Caller, state)
     }
 
     /// As [`create_driven`](Self::create_driven), for a node whose state is on a device.
@@ -439,8 +442,12 @@ impl Node {
         fabric: &Arc<dyn Fabric>,
         deadline: Instant,
     ) -> Result<Self, Unanswered> {
-        let mut joining =
-            Joining::with(config, Arc::clone(fabric), Drive::Threads, NodeState::open(config)?)?;
+        let mut joining = Joining::with(
+            config,
+            Arc::clone(fabric),
+            Drive::Threads,
+            NodeState::open(config, fabric)?,
+        )?;
         loop {
             if let Some(node) = joining.advance()? {
                 return Ok(node);

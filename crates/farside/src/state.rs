@@ -1,14 +1,19 @@
 //! What a node keeps of its earlier lives: the state of its memory, and with it its number.
 
-use crate::durable::{LogDevice, MemoryState, StateIdentity, StateOptions};
+use crate::durable::{
+    LogDevice, MemoryState, ReplicaOptions, ReplicatedDevice, StateIdentity, StateOptions,
+};
 use crate::engine::{CommitSignal, Keeps, StateDriver, commit_all};
 use crate::wait::Core;
 use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
+use farside_fabric::Fabric;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
+const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 /// The timeout of the commit that a new state begins with.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -24,16 +29,23 @@ impl NodeState {
         Self { keeps, memory: None }
     }
 
-    /// The state in the folder of the configuration, if it names one.
+    /// The state that the configuration names, if it names one.
     ///
     /// # Errors
-    /// As [`MemoryState::open`]; `StateForeign` for that of another cluster.
-    pub(crate) fn open(config: &Config) -> Result<Self, Error> {
-        let Some(folder) = &config.state else {
+    /// As [`MemoryState::open`] and [`ReplicatedDevice::open`]; `StateForeign` for that of another cluster.
+    pub(crate) fn open(config: &Config, fabric: &Arc<dyn Fabric>) -> Result<Self, Error> {
+        config.check()?;
+        if let Some(folder) = &config.state {
+            return Self::with(config, MemoryState::open(folder, &options(config))?.0);
+        }
+        if config.state_copies.is_empty() {
             return Ok(Self::of(Keeps::Nothing));
-        };
-        let (memory, _) = MemoryState::open(folder, &options(config)?)?;
-        Self::with(config, memory)
+        }
+        let copies: Vec<&str> = config.state_copies.iter().map(String::as_str).collect();
+        let replicas = ReplicaOptions::default().copies_min(config.state_copies_min);
+        let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
+        let options = options(config).segment_bytes(COPIES_SEGMENT_BYTES);
+        Self::with(config, MemoryState::on(Box::new(device), &options)?.0)
     }
 
     /// The state on a device.
@@ -41,8 +53,7 @@ impl NodeState {
     /// # Errors
     /// As [`open`](Self::open).
     pub(crate) fn on(config: &Config, device: Box<dyn LogDevice>) -> Result<Self, Error> {
-        let (memory, _) = MemoryState::on(device, &options(config)?)?;
-        Self::with(config, memory)
+        Self::with(config, MemoryState::on(device, &options(config))?.0)
     }
 
     fn with(config: &Config, memory: MemoryState) -> Result<Self, Error> {
@@ -89,13 +100,8 @@ impl From<Keeps> for NodeState {
     }
 }
 
-fn options(config: &Config) -> Result<StateOptions, Error> {
-    if config.memory_bytes == 0 {
-        let text =
-            "state: a node without memory has none; set memory_bytes, or leave the state out";
-        return Err(Error::with(ErrorCode::BadConfiguration, text));
-    }
-    Ok(StateOptions::default().memory_bytes(config.memory_bytes))
+fn options(config: &Config) -> StateOptions {
+    StateOptions::default().memory_bytes(config.memory_bytes)
 }
 
 /// The thread that commits what a node logs.

@@ -1,18 +1,22 @@
 //! Nodes with state: what was fenced is there after the node has returned, at the same addresses.
 
-use farside::{AllocationHint, AllocationSpec, Config, Durability, ErrorCode, Node};
+use farside::fabrics::Fabric;
+use farside::onesided::{LendOptions, MemoryServer};
+use farside::{AllocationHint, AllocationSpec, Config, Durability, ErrorCode, GlobalAddress, Node};
+use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_testkit::{Process, Random, await_parent, role, say, unique_name};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let name = format!("farside-state-{name}-{}", std::process::id());
-        let folder = Self(std::env::temp_dir().join(name));
-        _ = std::fs::remove_dir_all(&folder.0);
-        folder
+        Self(std::env::temp_dir().join(unique_name(&format!("state-{name}"))))
     }
 }
 
@@ -20,6 +24,16 @@ impl Drop for Folder {
     fn drop(&mut self) {
         _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The fabric of a process, which joins at this host.
+fn process_fabric(name: &str, host: Option<SocketAddr>) -> Arc<dyn Fabric> {
+    if name == "shm" {
+        return Arc::new(ShmFabric::new().unwrap());
+    }
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let hosts = host.into_iter().map(Into::into).collect();
+    Arc::new(TcpFabric::new(TcpOptions { listen, hosts, ..TcpOptions::default() }).unwrap())
 }
 
 fn config(name: &str, state: Option<&Path>) -> Config {
@@ -133,4 +147,183 @@ fn logged_memory_needs_a_node_with_state() {
     let mut at_home = home.session().unwrap();
     assert_eq!(at_home.alloc(8).unwrap().home(), founder.id(), "volatile where there is room");
     assert_eq!(at_home.alloc_with(8, logged).unwrap().home(), home.id());
+}
+
+/// The words that a child is given: what it does, its fabric, its cluster, a member's host or "-", and where its state is.
+fn home_role(fabric: &str, founder: &Node, config: &Config, place: &str) -> String {
+    let me = founder.members().into_iter().find(|member| member.node == founder.id()).unwrap();
+    let host = me.host.map_or("-".to_owned(), |host| host.to_string());
+    format!("home {fabric} {} {host} {place}", config.cluster)
+}
+
+/// Adds to a word of a home that is killed again and again: what was fenced is there when it has returned.
+fn killed_home_returns_with_what_was_fenced(fabric: &str, place: &str) {
+    let config = Config::new(unique_name("returns")).memory_bytes(0).cache_bytes(1 << 20);
+    let founder = Node::create_on(&config, process_fabric(fabric, None)).unwrap();
+    let role = home_role(fabric, &founder, &config, place);
+    let mut home = Process::child(&role);
+    home.hear("ready");
+    let mut session = founder.session().unwrap();
+    let spec = AllocationSpec::default().durability(Durability::Logged);
+    let words = session.alloc_with(4096, spec).unwrap();
+    let mut random = Random::new(5);
+    let (mut fenced, mut away_ms) = (0, Vec::new());
+    for _ in 0..12 {
+        for _ in 0..random.below(30) {
+            let number = fenced + 1;
+            for at in [0, 1_024] {
+                session.write_u64(words.checked_add(at).unwrap(), number).unwrap();
+            }
+            session.fence().unwrap();
+            fenced = number;
+        }
+        if random.below(2) == 0 {
+            session.write_u64(words, fenced + 1).unwrap(); // may be lost with its home
+        }
+        home.kill();
+        let killed = Instant::now();
+        home = Process::child(&role);
+        let found = session.read_u64(words).unwrap();
+        away_ms.push(killed.elapsed().as_millis());
+        assert!((fenced..=fenced + 1).contains(&found), "{found}, and {fenced} were fenced");
+        let other = session.read_u64(words.checked_add(1_024).unwrap()).unwrap();
+        assert_eq!(other, fenced);
+        if let Err(error) = session.fence() {
+            assert_eq!(error.code, ErrorCode::WritesLost, "{error}");
+        }
+        fenced = found;
+        session.write_u64(words.checked_add(1_024).unwrap(), fenced).unwrap();
+        session.fence().unwrap();
+    }
+    away_ms.sort_unstable();
+    println!("{fabric}: away for {} ms (median), the start of a process included", away_ms[6]);
+}
+
+#[test]
+fn killed_home_returns_with_what_was_fenced_over_shm() {
+    let folder = Folder::new("killed-shm");
+    killed_home_returns_with_what_was_fenced("shm", &format!("folder {}", folder.0.display()));
+}
+
+#[test]
+fn killed_home_returns_with_what_was_fenced_over_tcp() {
+    let folder = Folder::new("killed-tcp");
+    killed_home_returns_with_what_was_fenced("tcp", &format!("folder {}", folder.0.display()));
+}
+
+#[test]
+fn killed_home_returns_from_its_copies() {
+    let options = LendOptions::default().exclusive(true);
+    let fabric = process_fabric("shm", None);
+    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options).unwrap();
+    let (one, other) = (lend(), lend());
+    let place = format!("copies {} {}", one.address(), other.address());
+    killed_home_returns_with_what_was_fenced("shm", &place);
+}
+
+/// Programs that are killed while they own lines lose none of them, and nothing that they had fenced.
+#[test]
+fn killed_program_loses_nothing_that_it_had_fenced() {
+    let folder = Folder::new("programs");
+    let kept = config("programs", Some(&folder.0));
+    let home = Node::create(&kept).unwrap();
+    let mut session = home.session().unwrap();
+    let words = session.alloc(4096).unwrap();
+    let mut random = Random::new(6);
+    let mut fenced = 0;
+    for _ in 0..12 {
+        let role = format!("program shm {} {:x}", kept.cluster, words.to_bits());
+        let mut program = Process::child(&role);
+        for _ in 0..1 + random.below(40) {
+            fenced = program.hear("fenced ").parse().unwrap();
+        }
+        program.kill();
+        let found = session.read_u64(words).unwrap();
+        assert!(found >= fenced, "{found}, and {fenced} were fenced");
+        let other = session.read_u64(words.checked_add(1_024).unwrap()).unwrap();
+        assert!(other >= fenced, "{other}, and {fenced} were fenced");
+    }
+}
+
+/// All nodes are killed at once, and started again in another order.
+#[test]
+fn cluster_returns_from_its_state() {
+    let folders = [Folder::new("first"), Folder::new("second")];
+    let name = unique_name("all");
+    let role =
+        |verb: &str, folder: &Folder| format!("{verb} shm {name} - folder {}", folder.0.display());
+    let mut first = Process::child(&role("founds", &folders[0]));
+    first.hear("ready");
+    let mut second = Process::child(&role("home", &folders[1]));
+    second.hear("ready");
+    let config = Config::new(&name).memory_bytes(0).cache_bytes(1 << 20);
+    let homes = {
+        let node = Node::join(&config).unwrap();
+        let mut session = node.session().unwrap();
+        let homes: Vec<_> = node.members().iter().map(|member| member.node).collect();
+        let homes: Vec<_> = homes.into_iter().filter(|home| *home != node.id()).collect();
+        for (home, root) in homes.iter().zip(["one", "two"]) {
+            let hint = AllocationHint::On(*home);
+            let spec = AllocationSpec::default().hint(hint).durability(Durability::Logged);
+            let words = session.alloc_with(4096, spec).unwrap();
+            session.write(words, root.as_bytes()).unwrap();
+            session.publish_root(root, words, 4096).unwrap();
+        }
+        session.fence().unwrap();
+        homes
+    };
+    first.kill();
+    second.kill();
+    let mut second = Process::child(&role("founds", &folders[1]));
+    second.hear("ready");
+    let mut first = Process::child(&role("home", &folders[0]));
+    first.hear("ready");
+    let node = Node::join(&config).unwrap();
+    let mut session = node.session().unwrap();
+    for (home, name) in homes.iter().zip(["one", "two"]) {
+        let root = session.root(name).unwrap();
+        assert_eq!(root.address.home(), *home);
+        let mut out = [0; 3];
+        session.read(root.address, &mut out).unwrap();
+        assert_eq!(out, name.as_bytes());
+    }
+}
+
+#[test]
+fn child() {
+    let Some(words) = role() else { return };
+    let config = Config::new(&words[2]).memory_bytes(4 << 20).cache_bytes(1 << 20);
+    if words[0] == "program" {
+        let node = Node::join(&config.memory_bytes(0)).unwrap();
+        let mut session = node.session().unwrap();
+        let bits = u64::from_str_radix(&words[3], 16).unwrap();
+        let word = GlobalAddress::from_bits(bits).unwrap();
+        loop {
+            let number = session.fetch_add(word, 1).unwrap() + 1;
+            session.write_u64(word.checked_add(1_024).unwrap(), number).unwrap();
+            session.fence().unwrap();
+            say(&format!("fenced {number}"));
+        }
+    }
+    let fabric = process_fabric(&words[1], words[3].parse().ok());
+    let config = match words[4].as_str() {
+        "folder" => config.state(Some(PathBuf::from(&words[5]))),
+        _ => config.state_copies(words[5..].to_vec()),
+    };
+    // The state may be in use, and the number not settled, until the end of the last life is known.
+    let open = || match words[0].as_str() {
+        "founds" => Node::create_on(&config, fabric.clone()),
+        _ => Node::join_on(&config, fabric.clone()),
+    };
+    let node = loop {
+        match open() {
+            Err(error) if error.code.entry().retry == farside::Retry::Later => {
+                std::thread::yield_now()
+            }
+            node => break node.unwrap(),
+        }
+    };
+    say("ready");
+    await_parent();
+    drop(node);
 }

@@ -67,6 +67,12 @@ pub(crate) struct NodeSettingsArguments {
     /// started with the folder again
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Keep this node's memory in memory that other processes lend with `farside lend --exclusive`, a copy in each
+    #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with = "state")]
+    state_copies: Vec<String>,
+    /// Least number of these copies to start with, if others are lost [default: all that the state had]
+    #[arg(long, value_name = "COUNT", requires = "state_copies")]
+    state_copies_min: Option<u8>,
     /// Cache of this node [default: 64M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     cache_bytes: Option<u64>,
@@ -143,7 +149,8 @@ convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
     NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
-        listen, advertise, join, cluster, memory_bytes, state, cache_bytes, line_bytes, nodes_max, key,
+        listen, advertise, join, cluster, memory_bytes, state, state_copies,
+        state_copies_min, cache_bytes, line_bytes, nodes_max, key,
         protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
     }
 }

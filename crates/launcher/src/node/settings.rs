@@ -38,6 +38,10 @@ pub struct NodeSettings {
     pub memory_bytes: Option<u64>,
     /// The folder that keeps this node's memory.
     pub state: Option<PathBuf>,
+    /// Addresses of memory that keeps this node's memory instead.
+    pub state_copies: Vec<String>,
+    /// The least of them to start with.
+    pub state_copies_min: Option<u8>,
     /// Cache of this node.
     #[serde(deserialize_with = "some_bytes")]
     pub cache_bytes: Option<u64>,
@@ -86,6 +90,11 @@ impl NodeSettings {
             cluster: self.cluster.or(other.cluster),
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
             state: self.state.or(other.state),
+            state_copies: match self.state_copies.is_empty() {
+                true => other.state_copies,
+                false => self.state_copies,
+            },
+            state_copies_min: self.state_copies_min.or(other.state_copies_min),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
             nodes_max: self.nodes_max.or(other.nodes_max),
