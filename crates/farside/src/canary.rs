@@ -64,7 +64,7 @@ farside_base::mutants! {
         FenceForgetsState,
         /// A line of a home with state counts as durable when an earlier write-back of it has ended.
         StateWriteBackTooEarly,
-        /// The end of a home with state is told to no session.
+        /// No session learns of the end of a home with state.
         StateLossNotTold,
         /// An allocation of a home with state is answered before its record is durable.
         StateAllocationEarly,

@@ -6,6 +6,9 @@ struct Readme;
 #[doc = include_str!("../../../docs/guides/channels.md")]
 struct Channels;
 
+#[doc = include_str!("../../../docs/guides/clusters-that-restart.md")]
+struct ClustersThatRestart;
+
 #[doc = include_str!("../../../docs/guides/durable-log.md")]
 struct DurableLog;
 

@@ -22,6 +22,7 @@ pub mod canary;
 mod canary;
 pub mod channel;
 mod clock;
+mod commits;
 mod config;
 mod direct;
 pub mod durable;

@@ -1,6 +1,7 @@
 //! A node of a cluster: set-up, joining, leaving.
 
 use crate::clock::Clock;
+use crate::commits::Committer;
 use crate::durable::LogDevice;
 use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
@@ -11,7 +12,7 @@ use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
 use crate::progress::Progress;
 use crate::session::{CALL_SLOTS, Session, prefetch_slots};
-use crate::state::{Committer, NodeState};
+use crate::state::NodeState;
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
@@ -206,7 +207,15 @@ impl NodeSetup {
                 Some(server.map_err(none)?)
             }
         };
-        let committer = Committer::start(&core)?;
+        let for_log = Arc::clone(&core);
+        let report = move |committed: Result<(), Error>| {
+            for_log.with_engine(|engine| match committed {
+                Ok(()) => _ = engine.state_progress(),
+                Err(error) => engine.state_failed(&error),
+            });
+        };
+        let log = core.engine().log_and_signal();
+        let committer = log.map(|log| Committer::start(log, report)).transpose()?;
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
         Ok(Node {
             shared: Arc::new(NodeShared {

@@ -471,7 +471,7 @@ impl Session {
     ///
     /// # Errors
     /// The first failure of an asynchronous write since the last call that reported one. `WritesLost`: a node with state
-    /// ended before it had logged what this node wrote; each session is told once.
+    /// ended before it had logged what this node wrote; each session reports it once.
     #[inline]
     pub fn fence(&mut self) -> Result<(), Error> {
         if self.is_settled() {

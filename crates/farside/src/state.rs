@@ -1,15 +1,14 @@
 //! What a node keeps of its earlier lives: the state of its memory, and with it its number.
 
+use crate::commits::CommitSignal;
 use crate::durable::{
     LogDevice, MemoryState, ReplicaOptions, ReplicatedDevice, StateIdentity, StateOptions,
 };
-use crate::engine::{CommitSignal, Keeps, StateDriver, commit_all};
-use crate::wait::Core;
+use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
 use farside_fabric::Fabric;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
@@ -102,39 +101,4 @@ impl From<Keeps> for NodeState {
 
 fn options(config: &Config) -> StateOptions {
     StateOptions::default().memory_bytes(config.memory_bytes)
-}
-
-/// The thread that commits what a node logs.
-#[derive(Debug)]
-pub(crate) struct Committer {
-    signal: Arc<CommitSignal>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Committer {
-    /// Starts the thread of a node with state; none for another node.
-    ///
-    /// # Errors
-    /// `System`.
-    pub(crate) fn start(core: &Arc<Core>) -> Result<Option<Self>, Error> {
-        let (log, signal) = match core.engine().log_and_signal() {
-            Some(both) => both,
-            None => return Ok(None),
-        };
-        let (core, shared) = (Arc::clone(core), Arc::clone(&signal));
-        let thread = std::thread::Builder::new().name(format!("farside-log-{}", core.lines.me()));
-        let thread = thread.spawn(move || commit_all(&core, &log, &shared));
-        let failed = |reason: std::io::Error| {
-            Error::with(ErrorCode::System, format!("no thread for the log: {reason}"))
-        };
-        Ok(Some(Self { signal, thread: Some(thread.map_err(failed)?) }))
-    }
-
-    /// Commits the rest and ends the thread. The caller does not hold the engine.
-    pub(crate) fn end(mut self) {
-        self.signal.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it has no result
-        }
-    }
 }

@@ -11,11 +11,13 @@ mod applicant;
 mod away;
 mod coherence;
 mod contact;
+mod durability;
 mod leave;
 mod links;
 mod locks;
 mod lookout;
 mod membership;
+mod requester;
 mod requests;
 mod sessions;
 mod state;
@@ -56,7 +58,7 @@ pub(crate) use links::{
 pub(crate) use locks::Grant;
 pub(crate) use membership::member_name;
 pub(crate) use sessions::GATE_TAKEN;
-pub(crate) use state::{CommitSignal, StateDriver, commit_all};
+pub(crate) use state::StateDriver;
 pub(crate) use watches::Watched;
 
 /// Busy polls between checks of the links.

@@ -100,7 +100,7 @@ async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, coun
                 before.map(|before| WordAction::Swap(before, value))
             }
         };
-        // An access that waits in vain for its home has had no effect.
+        // An access that fails since its home is away has had no effect.
         let fenced = session.fence_async().await;
         let away =
             |error: Option<&Error>| error.is_some_and(|error| error.code == ErrorCode::HomeAway);

@@ -3,6 +3,7 @@
 mod slices;
 
 use super::Engine;
+use super::requester::Requester;
 use crate::config::Durability;
 use crate::hit::WORD;
 use crate::operation::OperationKind;
@@ -22,15 +23,6 @@ pub(crate) const DIRECTORY_BYTES: u64 = 4096;
 pub(crate) const DIRECTORY_LINE_SIZE: LineSize = LineSize::DEFAULT;
 
 const _: () = assert!(DIRECTORY_BYTES <= Budget::SLICE.bytes);
-
-/// The recipient of the result of an allocation or a free.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Requester {
-    Operation(OperationId),
-    Node(NodeId, Ticket),
-    /// A dead node: its allocation is freed again.
-    Dead,
-}
 
 /// A freed block that is to return to the allocator.
 #[derive(Clone, Copy, Debug)]

@@ -11,9 +11,10 @@
 //! - A free has at most [`RECALLS_MAX`] lines that wait for their holders.
 //! - A block returns to the allocator when no line of it is held by any node.
 
-use super::{FreedBlock, Homes, Requester};
+use super::{FreedBlock, Homes};
 use crate::ErrorCode;
 use crate::engine::Engine;
+use crate::engine::requester::Requester;
 use crate::hit::Lines;
 use crate::operation::{home_number, home_operation};
 use farside_base::{GlobalAddress, LineAddress, LineSize, NodeId, OperationId};

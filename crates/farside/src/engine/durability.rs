@@ -1,0 +1,352 @@
+//! Durable memory, as the engine does it: logs what this home is told to ([`state`](super::state)), has fences wait for what
+//! is not durable ([`unlogged`](super::unlogged)), and operations for homes that are away ([`away`](super::away)).
+
+use super::requester::Requester;
+use super::state::Awaiting;
+use super::unlogged::{Persist, WriteBack};
+use super::{Engine, FollowUp};
+use crate::canary;
+use crate::commits::{COMMIT_TIMEOUT, CommitSignal};
+use crate::durable::{Allocation as KeptBlock, DurableLog};
+use crate::operation::{OperationKind, persist_number, persist_operation};
+use crate::{Error, ErrorCode, GlobalAddress};
+use farside_base::{LineAddress, NodeId, OperationId};
+use farside_protocol::coherence::{CoherenceEvent, Level};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+impl Engine {
+    /// Whether this node keeps its memory.
+    pub(crate) fn keeps_state(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// The log, and the signal of the thread that commits it; `None` without one.
+    pub(crate) fn log_and_signal(&self) -> Option<(Arc<DurableLog>, Arc<CommitSignal>)> {
+        let state = self.state.as_ref()?;
+        let signal = state.signal.as_ref()?;
+        Some((Arc::clone(state.memory.log()), Arc::clone(signal)))
+    }
+
+    /// Logs a line of this home, whose bytes do not change meanwhile.
+    pub(super) fn log_line(&mut self, line: LineAddress) {
+        let Some(state) = &mut self.state else {
+            return;
+        };
+        state.line.resize(line.line_size().bytes(), 0);
+        let read = self.lines.home().read(line.offset(), &mut state.line);
+        debug_assert!(read.is_ok(), "the allocator stays within the memory");
+        match state.memory.write(line.offset(), &state.line) {
+            Ok(Some(position)) => {
+                state.await_record(position, Awaiting::Line(line));
+                if canary::mutant!(canary::nodes(), StateLoggedEarly) {
+                    self.follow_ups.push_back(FollowUp::Logged(line));
+                }
+            }
+            Ok(None) => self.follow_ups.push_back(FollowUp::Logged(line)),
+            Err(error) => self.state_failed(&error),
+        }
+    }
+
+    /// Replaces the bytes of a line of this home by those that were logged last.
+    pub(super) fn restore_line(&mut self, line: LineAddress) {
+        let Some(state) = &self.state else {
+            return;
+        };
+        if canary::mutant!(canary::nodes(), StateLineNotRestored) {
+            return;
+        }
+        let (from, bytes) = (line.offset() as usize, line.line_size().bytes());
+        if let Some(image) = state.memory.image().get(from..from + bytes) {
+            let done = self.lines.home().write(line.offset(), image);
+            debug_assert!(done.is_ok(), "the image is as long as the memory");
+        }
+    }
+
+    /// Continues what waits for records that are durable by now; returns whether anything did.
+    pub(crate) fn state_progress(&mut self) -> bool {
+        let mut any = false;
+        while let Some(state) = &mut self.state {
+            let durable = state.memory.durable();
+            let Some((_, awaiting)) = state.waiting.pop_front_if(|(at, _)| *at <= durable) else {
+                break;
+            };
+            any = true;
+            match awaiting {
+                Awaiting::Line(line) => self.line_logged(line),
+                Awaiting::Allocated(requester, address, lines) => {
+                    self.answer_allocate(requester, Ok((address, lines)));
+                }
+                Awaiting::Freed(requester, outcome) => self.answer_free(requester, outcome),
+            }
+        }
+        if any {
+            self.follow_up();
+        }
+        any
+    }
+
+    /// Commits what earlier polls have appended, at a node that its caller drives.
+    pub(super) fn commit_driven(&mut self) -> bool {
+        let Some(state) = self.state.as_ref().filter(|state| state.signal.is_none()) else {
+            return false;
+        };
+        let Some((position, _)) = state.waiting.back() else {
+            return false;
+        };
+        match state.memory.log().commit(*position, COMMIT_TIMEOUT) {
+            Ok(()) => self.state_progress(),
+            Err(error) => {
+                self.state_failed(&error);
+                true
+            }
+        }
+    }
+
+    /// The record of a line is durable.
+    pub(super) fn line_logged(&mut self, line: LineAddress) {
+        let written = self.write_serial(line);
+        self.step_own(CoherenceEvent::Logged { line });
+        self.own_line_durable(line, written);
+    }
+
+    /// Ends this node: its log has failed, and nothing that it would acknowledge from now on is kept.
+    pub(crate) fn state_failed(&mut self, error: &Error) {
+        self.close_with(error.code);
+        self.disconnect();
+    }
+
+    /// Logs an allocation, whose requester is answered once the record is durable.
+    pub(super) fn log_allocation(
+        &mut self,
+        requester: Requester,
+        (address, lines): (GlobalAddress, u64),
+        bytes: u64,
+    ) {
+        let Some(state) = &mut self.state else {
+            return self.answer_allocate(requester, Ok((address, lines)));
+        };
+        let class = address.line_size().class();
+        let allocation = KeptBlock { bytes, lines, class };
+        match state.memory.allocated(address.offset(), allocation) {
+            Ok(_) if canary::mutant!(canary::nodes(), StateAllocationEarly) => {
+                self.answer_allocate(requester, Ok((address, lines)));
+            }
+            Ok(position) => {
+                state.await_record(position, Awaiting::Allocated(requester, address, lines));
+            }
+            Err(error) => self.state_failed(&error),
+        }
+    }
+
+    /// Logs the directory of named roots. Nothing waits for it: records about its contents follow.
+    pub(super) fn log_directory(&mut self, (address, lines): (GlobalAddress, u64), bytes: u64) {
+        let Some(state) = &mut self.state else {
+            return;
+        };
+        let (offset, class) = (address.offset(), address.line_size().class());
+        let allocation = KeptBlock { bytes, lines, class };
+        let logged = state.memory.allocated(offset, allocation);
+        if let Err(error) = logged.and_then(|_| state.memory.set_directory(offset, lines)) {
+            self.state_failed(&error);
+        }
+    }
+
+    /// Logs a free, whose requester is answered once the record is durable.
+    pub(super) fn log_free(
+        &mut self,
+        requester: Requester,
+        offset: u64,
+        outcome: Result<(), ErrorCode>,
+    ) {
+        let Some(state) = &mut self.state else {
+            return self.answer_free(requester, outcome);
+        };
+        match state.memory.freed(offset) {
+            Ok(position) => state.await_record(position, Awaiting::Freed(requester, outcome)),
+            Err(error) => self.state_failed(&error),
+        }
+    }
+
+    /// Notes that this node may write a line from now on.
+    pub(super) fn may_write(&mut self, line: LineAddress) {
+        let home = line.home();
+        let keeps = match home == self.me() {
+            true => self.keeps_state(),
+            false => self.membership.machine().keeps(home),
+        };
+        if keeps {
+            let serial = self.unlogged.number();
+            self.unlogged.lines.insert(line, serial);
+            self.publish_unlogged();
+        }
+    }
+
+    /// A number that changes whenever this node may write the line again.
+    pub(super) fn write_serial(&self, line: LineAddress) -> Option<u64> {
+        self.unlogged.lines.get(&line).copied()
+    }
+
+    /// What this node wrote to the line when it had this number is durable.
+    fn is_durable(&mut self, line: LineAddress, serial: Option<u64>) {
+        let is_owned = self.here(line).held.level == Level::Dirty;
+        let newest = self.write_serial(line) == serial
+            || canary::mutant!(canary::nodes(), StateWriteBackTooEarly);
+        if !is_owned && serial.is_some() && newest {
+            self.unlogged.lines.remove(&line);
+            self.publish_unlogged();
+        }
+    }
+
+    /// Publishes to the sessions whether a fence has to wait.
+    fn publish_unlogged(&self) {
+        let count = u32::try_from(self.unlogged.lines.len()).unwrap_or(u32::MAX);
+        self.lines.set_unlogged(self.unlogged.losses, count);
+    }
+
+    /// Starts an operation that ends when what this node has written so far is durable.
+    pub(super) fn start_persist(&mut self, operation: OperationId) {
+        let mut fence = Persist {
+            operation,
+            write_backs: BTreeSet::new(),
+            own: BTreeSet::new(),
+            outcome: Ok(()),
+        };
+        let mut asked = Vec::new();
+        let me = self.me();
+        let lines: Vec<(LineAddress, u64)> =
+            self.unlogged.lines.iter().map(|(line, serial)| (*line, *serial)).collect();
+        for (line, serial) in lines {
+            if line.home() == me {
+                fence.own.insert(line);
+                continue;
+            }
+            let number = self.unlogged.number();
+            fence.write_backs.insert(number);
+            self.unlogged.write_backs.insert(number, WriteBack { line, serial });
+            asked.push((number, line));
+        }
+        if fence.own.is_empty() && asked.is_empty() {
+            return self.finish(operation, Ok(()));
+        }
+        self.unlogged.fences.push(fence);
+        for (number, line) in asked {
+            self.start_write_back(persist_operation(number), line);
+        }
+    }
+
+    /// A write-back for a fence has ended.
+    pub(super) fn persisted(&mut self, operation: OperationId, outcome: Result<(), ErrorCode>) {
+        let number = persist_number(operation);
+        let Some(WriteBack { line, serial }) = self.unlogged.write_backs.remove(&number) else {
+            return;
+        };
+        let outcome = match outcome {
+            Ok(()) | Err(ErrorCode::Unallocated) => {
+                self.is_durable(line, Some(serial)); // or freed
+                Ok(())
+            }
+            // Each session learns of a loss by their number.
+            Err(ErrorCode::NodeLost | ErrorCode::NodeLeft | ErrorCode::HomeAway) => {
+                self.unlogged_home_gone(line.home());
+                Ok(())
+            }
+            failed => failed,
+        };
+        for fence in &mut self.unlogged.fences {
+            if fence.write_backs.remove(&number) && fence.outcome.is_ok() {
+                fence.outcome = outcome;
+            }
+        }
+        self.end_fences();
+    }
+
+    /// A line of this home is durable.
+    pub(super) fn own_line_durable(&mut self, line: LineAddress, serial: Option<u64>) {
+        self.is_durable(line, serial);
+        for fence in &mut self.unlogged.fences {
+            fence.own.remove(&line);
+        }
+        self.end_fences();
+    }
+
+    fn end_fences(&mut self) {
+        let ended = |fence: &mut Persist| fence.own.is_empty() && fence.write_backs.is_empty();
+        let ended: Vec<Persist> = self.unlogged.fences.extract_if(.., ended).collect();
+        for fence in ended {
+            self.finish(fence.operation, fence.outcome);
+        }
+    }
+
+    /// Handles the end of a home: what it had not logged is gone.
+    pub(super) fn unlogged_home_gone(&mut self, home: NodeId) {
+        let before = self.unlogged.lines.len();
+        self.unlogged.lines.retain(|line, _| line.home() != home);
+        let told = !canary::mutant!(canary::nodes(), StateLossNotTold);
+        if self.unlogged.lines.len() < before && told {
+            self.unlogged.losses = self.unlogged.losses.wrapping_add(1);
+            self.publish_unlogged();
+        }
+    }
+
+    /// Lets an operation wait that has failed because its home is away; false if it is to fail.
+    pub(super) fn waits_for_home(&mut self, operation: OperationId, code: ErrorCode) -> bool {
+        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 {
+            return false;
+        }
+        let Some(slot) = self.sessions.slot(operation) else {
+            return false;
+        };
+        let kind = slot.request().kind;
+        let waits = matches!(
+            kind,
+            OperationKind::Read
+                | OperationKind::Write
+                | OperationKind::Word(_)
+                | OperationKind::Pin(_)
+        );
+        if !waits || !slot.is_pending() || slot.is_abandoned() {
+            return false;
+        }
+        let at_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
+        self.away.waiting.push_back((operation, at_ns));
+        true
+    }
+
+    /// Ends an abandoned operation if it waits for its home; returns whether it did.
+    pub(super) fn forget_away(&mut self, operation: OperationId) -> bool {
+        let waited = self.away.forget(operation);
+        if waited {
+            self.finish(operation, Err(ErrorCode::TimedOut));
+        }
+        waited
+    }
+
+    /// Starts the operations again whose homes have returned: a member has been linked.
+    pub(super) fn home_returns(&mut self) {
+        for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
+            let address = self.sessions.request(operation).and_then(|(_, address)| address);
+            let refusal = address.and_then(|address| self.refusal_at(address.line()));
+            match refusal {
+                Some(ErrorCode::HomeAway) => self.away.waiting.push_back((operation, at_ns)),
+                _ => self.follow_ups.push_back(FollowUp::Start(operation)),
+            }
+        }
+    }
+
+    /// Ends the operations that have waited long enough.
+    pub(super) fn end_away(&mut self) {
+        if self.away.waiting.is_empty() {
+            return;
+        }
+        let now_ns = self.links.now_ns();
+        let late = |(_, at_ns): &(OperationId, u64)| *at_ns <= now_ns;
+        let (late, waiting): (VecDeque<_>, _) = self.away.waiting.drain(..).partition(late);
+        self.away.waiting = waiting;
+        for (operation, _) in late {
+            if let Some(slot) = self.sessions.slot(operation) {
+                slot.finish_if_pending(Err(ErrorCode::HomeAway));
+            }
+        }
+    }
+}
