@@ -73,7 +73,8 @@ impl Applicant {
     /// `BadConfiguration`: what this process keeps does not fit the settings.
     pub(crate) fn founding(&self) -> Result<(NodeId, Option<Generation>), Error> {
         let Identity { keeps, votes, settings, .. } = &self.identity;
-        keeps.founding(*votes, settings.nodes_max).map_err(refused)
+        let misfit = |text| Error::with(ErrorCode::BadConfiguration, text);
+        keeps.founding(*votes, settings.nodes_max).map_err(misfit)
     }
 
     /// The request to be admitted.

@@ -14,13 +14,13 @@ use std::task::{Context, Poll, Waker};
 /// Polls after which a test fails: far more than any of them needs.
 const POLLS_MAX: usize = 1 << 14;
 
-struct Cluster {
+struct StateCluster {
     config: Config,
     fabric: Arc<dyn Fabric>,
     nodes: Vec<Node>,
 }
 
-impl Cluster {
+impl StateCluster {
     fn found(name: &str, nodes_max: u16, keeps: Keeps) -> Self {
         let mut config = Config::new(name);
         (config.memory_bytes, config.cache_bytes) = (1 << 20, 1 << 16);
@@ -131,7 +131,7 @@ fn known(node: u16, generation: u16) -> Keeps {
 #[test]
 fn addresses_of_a_node_with_state_are_valid_again_when_it_returns() {
     for (name, leaves) in [("returns-after-death", false), ("returns-after-leave", true)] {
-        let mut cluster = Cluster::found(name, 4, Keeps::Nothing);
+        let mut cluster = StateCluster::found(name, 4, Keeps::Nothing);
         cluster.join(Keeps::Nothing).unwrap();
         let state = cluster.join(Keeps::New).unwrap();
         let (id, memory) = (state.id(), state.memory());
@@ -162,7 +162,7 @@ fn addresses_of_a_node_with_state_are_valid_again_when_it_returns() {
 
 #[test]
 fn operations_in_flight_fail_with_home_away_and_locks_are_void() {
-    let mut cluster = Cluster::found("state-in-flight", 4, Keeps::Nothing);
+    let mut cluster = StateCluster::found("state-in-flight", 4, Keeps::Nothing);
     let id = cluster.join(Keeps::New).unwrap().id();
     let at = cluster.alloc(id);
     let mut session = cluster.nodes[0].session().unwrap();
@@ -188,7 +188,7 @@ fn operations_in_flight_fail_with_home_away_and_locks_are_void() {
 
 #[test]
 fn founder_with_state_returns_to_its_cluster_and_founds_one_with_its_memory() {
-    let mut cluster = Cluster::found("state-founds", 4, Keeps::New);
+    let mut cluster = StateCluster::found("state-founds", 4, Keeps::New);
     assert_eq!(cluster.nodes[0].id(), NodeId(2));
     assert_eq!(cluster.join(Keeps::Nothing).unwrap().id(), NodeId(0));
     let at = cluster.alloc(NodeId(2));
@@ -197,7 +197,7 @@ fn founder_with_state_returns_to_its_cluster_and_founds_one_with_its_memory() {
     assert_eq!(cluster.read(at), [Err(ErrorCode::HomeAway)]);
     cluster.join(known(2, 0)).unwrap();
     assert_eq!(cluster.read(at), [Err(ErrorCode::Unallocated); 2]);
-    let cluster = Cluster::found("state-founds-again", 4, known(3, 5));
+    let cluster = StateCluster::found("state-founds-again", 4, known(3, 5));
     let memory = cluster.nodes[0].memory().unwrap();
     assert_eq!((memory.node(), memory.generation()), (NodeId(3), Generation(5)));
     assert_eq!(cluster.alloc(NodeId(3)).memory(), memory);
@@ -205,8 +205,9 @@ fn founder_with_state_returns_to_its_cluster_and_founds_one_with_its_memory() {
 
 #[test]
 fn state_that_does_not_fit_is_refused() {
-    let mut cluster = Cluster::found("state-refused", 4, known(3, 5));
-    let code = |cluster: &mut Cluster, keeps| cluster.join(keeps).map(Node::id).unwrap_err().code;
+    let mut cluster = StateCluster::found("state-refused", 4, known(3, 5));
+    let code =
+        |cluster: &mut StateCluster, keeps| cluster.join(keeps).map(Node::id).unwrap_err().code;
     assert_eq!(code(&mut cluster, known(3, 4)), ErrorCode::StateForeign);
     assert_eq!(code(&mut cluster, known(4, 0)), ErrorCode::BadConfiguration);
     let founded = |keeps| {

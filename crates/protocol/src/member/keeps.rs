@@ -1,8 +1,8 @@
 //! What a process keeps of its earlier lives: a *node with state* has a state directory with the contents of its
 //! memory, and returns with the number and the memory generation that global addresses of that memory name.
 
-use super::hello::JoinRefusal;
-use farside_base::{ErrorCode, Generation, NodeId};
+use alloc::{format, string::String};
+use farside_base::{Generation, NodeId};
 
 /// What a process that founds or joins a cluster keeps of its earlier lives.
 ///
@@ -40,13 +40,12 @@ impl Keeps {
     /// Returns the number and the memory generation of a process that founds a cluster; it `lends` memory or does not.
     ///
     /// # Errors
-    /// `BadConfiguration`: a node with state without memory, or whose number is not below `nodes_max`; the text says
-    /// what to do.
+    /// The text of a `BadConfiguration`: a node with state lends no memory, or its number is not below `nodes_max`.
     pub fn founding(
         self,
         lends: bool,
         nodes_max: u16,
-    ) -> Result<(NodeId, Option<Generation>), JoinRefusal> {
+    ) -> Result<(NodeId, Option<Generation>), String> {
         self.check(lends, nodes_max)?;
         Ok(match self {
             Self::Nothing => (NodeId(0), lends.then_some(Generation(0))),
@@ -55,18 +54,18 @@ impl Keeps {
         })
     }
 
-    pub(super) fn check(self, lends: bool, nodes_max: u16) -> Result<(), JoinRefusal> {
-        let text = match self {
+    /// Checks that a cluster can admit the process: see [`founding`](Self::founding).
+    pub(super) fn check(self, lends: bool, nodes_max: u16) -> Result<(), String> {
+        Err(match self {
             Self::New | Self::Known { .. } if !lends => {
                 "a node with state lends memory: set memory_bytes above 0".into()
             }
-            Self::Known { node, .. } if node.0 >= nodes_max => alloc::format!(
+            Self::Known { node, .. } if node.0 >= nodes_max => format!(
                 "the state directory is of node {node}, and the numbers of this cluster are below {nodes_max}: \
                  found it with Limits::nodes_max above {node}"
             ),
             Self::Nothing | Self::New | Self::Known { .. } => return Ok(()),
-        };
-        Err(JoinRefusal { code: ErrorCode::BadConfiguration, text })
+        })
     }
 }
 
@@ -93,11 +92,7 @@ mod tests {
     #[test]
     fn founder_with_state_that_does_not_fit_is_refused() {
         let known = Keeps::Known { node: NodeId(3), generation: Generation(9) };
-        let text = |lends, nodes_max| {
-            let refusal = known.founding(lends, nodes_max).unwrap_err();
-            assert_eq!(refusal.code, ErrorCode::BadConfiguration);
-            refusal.text
-        };
+        let text = |lends, nodes_max| known.founding(lends, nodes_max).unwrap_err();
         assert!(text(true, 3).contains("Limits::nodes_max above 3"));
         assert!(text(false, 4).contains("memory_bytes"));
         assert!(Keeps::New.founding(false, 4).is_err());

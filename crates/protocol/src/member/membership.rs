@@ -272,7 +272,7 @@ impl Membership {
         let Identity { keeps, votes, settings, incarnation, .. } = self.identity;
         let (node, memory) = match keeps.founding(votes, settings.nodes_max) {
             Ok(own) => own,
-            Err(refusal) => return self.fail(refusal, effects),
+            Err(text) => return self.fail(refusal(ErrorCode::BadConfiguration, &text), effects),
         };
         self.stage = MembershipStage::Coordinator;
         self.me = node;

@@ -169,7 +169,8 @@ impl Membership {
     pub(super) fn number_for(&self, join: &Join) -> Result<NodeId, JoinRefusal> {
         let lends = join.home_bytes > 0;
         let nodes_max = self.identity.settings.nodes_max;
-        join.keeps.check(lends, nodes_max)?;
+        let misfit = |text: String| refusal(ErrorCode::BadConfiguration, &text);
+        join.keeps.check(lends, nodes_max).map_err(misfit)?;
         let half = Keeps::first_number(nodes_max).0;
         match join.keeps {
             Keeps::Nothing => self.ordinary_number(lends, half),
