@@ -9,12 +9,9 @@ use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
 use farside_fabric::Fabric;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
 const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
-/// The timeout of the commit that a new state begins with.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The state of a node that is not a member yet.
 pub(crate) struct NodeState {
@@ -67,28 +64,27 @@ impl NodeState {
     /// The driver of the state's log, for the engine of a node that has its number.
     ///
     /// # Errors
-    /// `StateForeign` for another number than before; those of a commit.
+    /// `ProtocolViolation` if it lends no memory.
     pub(crate) fn driver(
         &mut self,
         config: &Config,
         (node, generation): (NodeId, Option<Generation>),
         has_thread: bool,
     ) -> Result<Option<StateDriver>, Error> {
-        let Some(mut memory) = self.memory.take() else {
+        let Some(memory) = self.memory.take() else {
             return Ok(None);
         };
         let Some(generation) = generation else {
-            return Err(Error::new(ErrorCode::ProtocolViolation)); // it lends memory
+            return Err(Error::new(ErrorCode::ProtocolViolation));
         };
-        let position = memory.set_identity(StateIdentity {
+        let identity = StateIdentity {
             cluster: config.cluster.clone(),
             node: node.0,
             generation: generation.0,
             memory_bytes: config.memory_bytes,
-        })?;
-        memory.log().commit(position, COMMIT_TIMEOUT)?;
+        };
         let signal = has_thread.then(|| Arc::new(CommitSignal::default()));
-        Ok(Some(StateDriver::new(memory, signal)))
+        Ok(Some(StateDriver::new(memory, identity, signal)))
     }
 }
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A folder that is removed at the end.
-struct Folder(PathBuf);
+struct StateFolder(PathBuf);
 
-impl Folder {
+impl StateFolder {
     fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(unique_name(&format!("state-{name}"))))
     }
 }
 
-impl Drop for Folder {
+impl Drop for StateFolder {
     fn drop(&mut self) {
         _ = std::fs::remove_dir_all(&self.0);
     }
@@ -44,7 +44,7 @@ fn config(name: &str, state: Option<&Path>) -> Config {
 
 #[test]
 fn founder_with_state_returns_with_its_memory() {
-    let folder = Folder::new("founder");
+    let folder = StateFolder::new("founder");
     let config = config("founder", Some(&folder.0));
     let node = Node::create(&config).unwrap();
     let memory = node.memory();
@@ -83,7 +83,7 @@ fn founder_with_state_returns_with_its_memory() {
 
 #[test]
 fn member_with_state_returns_to_those_that_use_its_memory() {
-    let folder = Folder::new("member");
+    let folder = StateFolder::new("member");
     let founder = Node::create(&config("member", None).return_timeout_ns(0)).unwrap();
     let kept = config("member", Some(&folder.0));
     let home = Node::join(&kept).unwrap();
@@ -108,7 +108,7 @@ fn member_with_state_returns_to_those_that_use_its_memory() {
 
 #[test]
 fn accesses_wait_for_a_node_with_state_that_is_away() {
-    let folder = Folder::new("waiting");
+    let folder = StateFolder::new("waiting");
     let founder = Node::create(&config("waiting", None)).unwrap();
     let kept = config("waiting", Some(&folder.0));
     let home = Node::join(&kept).unwrap();
@@ -134,7 +134,7 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
 
 #[test]
 fn logged_memory_needs_a_node_with_state() {
-    let folder = Folder::new("policy");
+    let folder = StateFolder::new("policy");
     let founder = Node::create(&config("policy", None)).unwrap();
     let mut session = founder.session().unwrap();
     let logged = AllocationSpec::default().durability(Durability::Logged);
@@ -201,13 +201,13 @@ fn killed_home_returns_with_what_was_fenced(fabric: &str, place: &str) {
 
 #[test]
 fn killed_home_returns_with_what_was_fenced_over_shm() {
-    let folder = Folder::new("killed-shm");
+    let folder = StateFolder::new("killed-shm");
     killed_home_returns_with_what_was_fenced("shm", &format!("folder {}", folder.0.display()));
 }
 
 #[test]
 fn killed_home_returns_with_what_was_fenced_over_tcp() {
-    let folder = Folder::new("killed-tcp");
+    let folder = StateFolder::new("killed-tcp");
     killed_home_returns_with_what_was_fenced("tcp", &format!("folder {}", folder.0.display()));
 }
 
@@ -224,7 +224,7 @@ fn killed_home_returns_from_its_copies() {
 /// Programs that are killed while they own lines lose none of them, and nothing that they had fenced.
 #[test]
 fn killed_program_loses_nothing_that_it_had_fenced() {
-    let folder = Folder::new("programs");
+    let folder = StateFolder::new("programs");
     let kept = config("programs", Some(&folder.0));
     let home = Node::create(&kept).unwrap();
     let mut session = home.session().unwrap();
@@ -248,10 +248,11 @@ fn killed_program_loses_nothing_that_it_had_fenced() {
 /// All nodes are killed at once, and started again in another order.
 #[test]
 fn cluster_returns_from_its_state() {
-    let folders = [Folder::new("first"), Folder::new("second")];
+    let folders = [StateFolder::new("first"), StateFolder::new("second")];
     let name = unique_name("all");
-    let role =
-        |verb: &str, folder: &Folder| format!("{verb} shm {name} - folder {}", folder.0.display());
+    let role = |verb: &str, folder: &StateFolder| {
+        format!("{verb} shm {name} - folder {}", folder.0.display())
+    };
     let mut first = Process::child(&role("founds", &folders[0]));
     first.hear("ready");
     let mut second = Process::child(&role("home", &folders[1]));

@@ -31,7 +31,7 @@ const fn span(allocation: &Allocation) -> u64 {
 }
 
 #[derive(Clone, Debug)]
-enum Operation {
+enum StateOperation {
     Identity,
     Directory(u64, u64),
     Allocated(u64, Allocation),
@@ -54,16 +54,16 @@ impl Model {
         Self { has_identity: false, directory, allocations, bytes: vec![0; MEMORY as usize] }
     }
 
-    fn apply(&mut self, operation: &Operation) {
+    fn apply(&mut self, operation: &StateOperation) {
         match operation {
-            Operation::Identity => self.has_identity = true,
-            Operation::Directory(offset, lines) => self.directory = Some((*offset, *lines)),
-            Operation::Allocated(offset, allocation) => {
+            StateOperation::Identity => self.has_identity = true,
+            StateOperation::Directory(offset, lines) => self.directory = Some((*offset, *lines)),
+            StateOperation::Allocated(offset, allocation) => {
                 self.allocations.insert(*offset, *allocation);
                 self.bytes[*offset as usize..(offset + span(allocation)) as usize].fill(0);
             }
-            Operation::Freed(offset) => drop(self.allocations.remove(offset)),
-            Operation::Write(offset, bytes) => {
+            StateOperation::Freed(offset) => drop(self.allocations.remove(offset)),
+            StateOperation::Write(offset, bytes) => {
                 self.bytes[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
         }
@@ -99,7 +99,7 @@ impl Model {
     }
 
     /// An operation that is possible now.
-    fn random_operation(&self, random: &mut Random) -> Option<Operation> {
+    fn random_operation(&self, random: &mut Random) -> Option<StateOperation> {
         match random.below(20) {
             0..5 => {
                 let class = random.below(3) as u8;
@@ -111,12 +111,12 @@ impl Model {
                 let overlaps =
                     |one: (&u64, &Allocation)| *one.0 < end && *one.0 + span(one.1) > offset;
                 (end <= MEMORY && !self.allocations.iter().any(overlaps))
-                    .then_some(Operation::Allocated(offset, allocation))
+                    .then_some(StateOperation::Allocated(offset, allocation))
             }
-            5..7 => Some(Operation::Freed(self.random_allocation(random)?.0)),
+            5..7 => Some(StateOperation::Freed(self.random_allocation(random)?.0)),
             7 => {
                 let (offset, allocation) = self.random_allocation(random)?;
-                Some(Operation::Directory(offset, allocation.lines))
+                Some(StateOperation::Directory(offset, allocation.lines))
             }
             _ => {
                 let (offset, allocation) = self.random_allocation(random)?;
@@ -132,19 +132,21 @@ impl Model {
                         bytes[at] = random.byte();
                     }),
                 }
-                Some(Operation::Write(from, bytes))
+                Some(StateOperation::Write(from, bytes))
             }
         }
     }
 }
 
-fn perform(state: &mut MemoryState, operation: &Operation) -> Result<Option<u64>, Error> {
+fn perform(state: &mut MemoryState, operation: &StateOperation) -> Result<Option<u64>, Error> {
     match operation {
-        Operation::Identity => state.set_identity(identity()).map(Some),
-        Operation::Directory(offset, lines) => state.set_directory(*offset, *lines).map(Some),
-        Operation::Allocated(offset, allocation) => state.allocated(*offset, *allocation).map(Some),
-        Operation::Freed(offset) => state.freed(*offset).map(Some),
-        Operation::Write(offset, bytes) => state.write(*offset, bytes),
+        StateOperation::Identity => state.set_identity(identity()).map(Some),
+        StateOperation::Directory(offset, lines) => state.set_directory(*offset, *lines).map(Some),
+        StateOperation::Allocated(offset, allocation) => {
+            state.allocated(*offset, *allocation).map(Some)
+        }
+        StateOperation::Freed(offset) => state.freed(*offset).map(Some),
+        StateOperation::Write(offset, bytes) => state.write(*offset, bytes),
     }
 }
 
@@ -155,7 +157,7 @@ struct Oracle {
     /// After all operations.
     last: Model,
     /// Those in between, with their positions.
-    pending: Vec<(u64, Operation)>,
+    pending: Vec<(u64, StateOperation)>,
     committed: u64,
 }
 
@@ -194,7 +196,7 @@ fn live(state: &mut MemoryState, oracle: &mut Oracle, random: &mut Random) -> Re
             _ => {
                 let operation = match oracle.last.has_identity {
                     true => oracle.last.random_operation(random),
-                    false => Some(Operation::Identity),
+                    false => Some(StateOperation::Identity),
                 };
                 let Some(operation) = operation else { continue };
                 perform(state, &operation).map(|end| {

@@ -29,5 +29,5 @@ pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
 pub use replicas::{ReplicaOptions, ReplicatedDevice};
-pub use state::{Allocation, MemoryState, Restored, StateIdentity, StateOptions};
+pub use state::{Allocation, MemoryState, Restored, StateIdentity, StateOptions, StateStats};
 pub use tag::{RECORD_KIND_MAX, RecordTag};

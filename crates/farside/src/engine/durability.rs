@@ -1,4 +1,4 @@
-//! Durable memory, as the engine does it: logs what this home is told to ([`state`](super::state)), has fences wait for what
+//! Durable memory, as the engine does it: logs the lines and allocations of this home ([`state`](super::state)), has fences wait for what
 //! is not durable ([`unlogged`](super::unlogged)), and operations for homes that are away ([`away`](super::away)).
 
 use super::requester::Requester;
@@ -26,6 +26,15 @@ impl Engine {
         let state = self.state.as_ref()?;
         let signal = state.signal.as_ref()?;
         Some((Arc::clone(state.memory.log()), Arc::clone(signal)))
+    }
+
+    /// Logs whose memory it is: this node is a member now.
+    pub(super) fn log_identity(&mut self) {
+        if let Some(state) = &mut self.state
+            && let Err(error) = state.memory.set_identity(state.identity.clone())
+        {
+            self.state_failed(&error);
+        }
     }
 
     /// Logs a line of this home, whose bytes do not change meanwhile.

@@ -73,7 +73,7 @@ impl StateCluster {
 
     /// Allocates at a node, by the founder.
     fn alloc(&self, home: NodeId) -> GlobalAddress {
-        let spec = AllocationSpec { hint: AllocationHint::On(home), line_size: None };
+        let spec = AllocationSpec::new(AllocationHint::On(home));
         let mut session = self.nodes[0].session().unwrap();
         self.finish(session.alloc_with_async(4_096, spec)).unwrap()
     }
@@ -178,7 +178,7 @@ fn operations_in_flight_fail_with_home_away_and_locks_are_void() {
         assert_eq!(cluster.finish(read).unwrap_err().code, ErrorCode::HomeAway);
         assert_eq!(cluster.finish(lock).unwrap_err().code, ErrorCode::HomeAway);
     }
-    let spec = AllocationSpec { hint: AllocationHint::On(id), line_size: None };
+    let spec = AllocationSpec::new(AllocationHint::On(id));
     let refused = cluster.finish(session.alloc_with_async(64, spec));
     assert_eq!(refused.unwrap_err().code, ErrorCode::HomeAway);
     cluster.join(known(id.0, 0)).unwrap();

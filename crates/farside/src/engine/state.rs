@@ -10,7 +10,7 @@
 
 use super::requester::Requester;
 use crate::commits::CommitSignal;
-use crate::durable::MemoryState;
+use crate::durable::{MemoryState, StateIdentity};
 use crate::{ErrorCode, GlobalAddress};
 use farside_base::LineAddress;
 use std::collections::VecDeque;
@@ -28,6 +28,8 @@ pub(super) enum Awaiting {
 /// Drives the log of this node's memory.
 pub(crate) struct StateDriver {
     pub(super) memory: MemoryState,
+    /// Of this node, once it is a member: the number of a join that failed is given to another.
+    pub(super) identity: StateIdentity,
     pub(super) waiting: VecDeque<(u64, Awaiting)>,
     /// Of the thread that commits; none at a node that its caller drives.
     pub(super) signal: Option<Arc<CommitSignal>>,
@@ -36,8 +38,12 @@ pub(crate) struct StateDriver {
 }
 
 impl StateDriver {
-    pub(crate) fn new(memory: MemoryState, signal: Option<Arc<CommitSignal>>) -> Self {
-        Self { memory, waiting: VecDeque::new(), signal, line: Vec::new() }
+    pub(crate) fn new(
+        memory: MemoryState,
+        identity: StateIdentity,
+        signal: Option<Arc<CommitSignal>>,
+    ) -> Self {
+        Self { memory, identity, waiting: VecDeque::new(), signal, line: Vec::new() }
     }
 
     /// What is kept.

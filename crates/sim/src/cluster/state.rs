@@ -34,9 +34,9 @@ pub struct StateSummary {
     pub losses: u64,
 }
 
-/// Shared state of all tasks.
+/// StateBoard state of all tasks.
 #[derive(Default)]
-struct Shared {
+struct StateBoard {
     words: RefCell<Vec<GlobalAddress>>,
     clock: Cell<u64>,
     history: RefCell<Vec<OperationRecord>>,
@@ -46,7 +46,7 @@ struct Shared {
     trouble: RefCell<Option<String>>,
 }
 
-impl Shared {
+impl StateBoard {
     fn now(&self) -> u64 {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
@@ -68,7 +68,7 @@ impl Shared {
 }
 
 /// Runs `count` random operations, each with a fence.
-async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, count: u64) {
+async fn work(mut session: Session, shared: Rc<StateBoard>, mut random: Random, count: u64) {
     let number = shared.sessions.get();
     shared.sessions.set(number + 1);
     for _ in 0..count {
@@ -133,7 +133,7 @@ struct StateCluster {
     places: Vec<Place>,
     random: Random,
     config: Config,
-    shared: Rc<Shared>,
+    shared: Rc<StateBoard>,
     summary: StateSummary,
 }
 
@@ -181,7 +181,7 @@ impl StateCluster {
         let place = |disk| Place { disk, lives: 0, node: None, joining: None, tasks: Vec::new() };
         let kept = (0..with_state).map(|number| place(Some(SimDisk::new(seed ^ number << 60))));
         let places = kept.chain((0..without).map(|_| place(None))).collect();
-        let shared = Rc::new(Shared::default());
+        let shared = Rc::new(StateBoard::default());
         Self { net, places, random, config, shared, summary: StateSummary::default() }
     }
 

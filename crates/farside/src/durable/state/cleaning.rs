@@ -1,37 +1,16 @@
 //! Cleaning passes: a fuzzy checkpoint into the log, whose beginning is trimmed then.
 
+use super::MemoryState;
 use super::changes::not_zero;
+use super::pass::Pass;
 use super::record::StateRecord;
 use super::sizes::SCANNED_PER_BYTE;
-use super::{Allocation, MemoryState};
+use super::types::Allocation;
 use crate::{Error, canary};
 use std::ops::Range;
 
 /// Bytes without contents for which a pass counts one.
 const UNWRITTEN_PER_BYTE: u64 = 4096;
-
-/// A cleaning pass.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Pass {
-    /// The position of its first record.
-    pub(super) begin: u64,
-    /// Whether it has restated the directory and the identity.
-    pub(super) has_identity: bool,
-    /// All allocations before this offset of the memory were restated, or are fresh since the beginning of the pass.
-    pub(super) cursor: u64,
-    /// Bytes that it has added to the log.
-    pub(super) restated: u64,
-    /// The cost since its last record, of pieces that are zero and have none.
-    pub(super) unlogged: u64,
-    /// The position after its last record, once that is appended.
-    pub(super) end: Option<u64>,
-}
-
-impl Pass {
-    pub(super) const fn new(begin: u64) -> Self {
-        Self { begin, has_identity: false, cursor: 0, restated: 0, unlogged: 0, end: None }
-    }
-}
 
 /// A part of an allocation, which one record restates.
 struct Piece {
@@ -42,7 +21,7 @@ struct Piece {
 }
 
 impl MemoryState {
-    /// Moves a cleaning pass on by so many bytes of the log; begins one if the log is long enough. Returns whether a pass is
+    /// Moves a cleaning pass on by a number of bytes of the log; begins one if the log is long enough. Returns whether a pass is
     /// in flight. Operations do the same for twice the bytes that they append: a program need not call this.
     ///
     /// *Blocks* as operations do; never for a sync: a pass ends by the first call after a commit of its records.

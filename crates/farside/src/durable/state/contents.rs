@@ -2,7 +2,7 @@
 //! appended and when they are read back, by the same function.
 
 use super::record::StateRecord;
-use super::{Allocation, StateIdentity};
+use super::types::{Allocation, StateIdentity};
 use crate::canary;
 use farside_base::LineSize;
 use std::collections::BTreeMap;

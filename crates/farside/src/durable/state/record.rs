@@ -15,7 +15,7 @@
 //!
 //! Numbers are little-endian. Kinds of other programs begin with 1, so their logs are not taken for a state.
 
-use super::{Allocation, StateIdentity};
+use super::types::{Allocation, StateIdentity};
 use crate::durable::RecordTag;
 use farside_base::LineSize;
 

@@ -1,9 +1,9 @@
 //! Reads a state back from its log.
 
-use super::cleaning::Pass;
 use super::contents::{Contents, RecordOrigin};
+use super::pass::Pass;
 use super::record::{RecordFault, StateRecord, VERSION};
-use super::{Allocation, Restored};
+use super::types::{Allocation, Restored};
 use crate::durable::recovery::LogVisitor;
 use crate::durable::{RecordTag, Recovered};
 use crate::record::RecordHeader;

@@ -6,7 +6,7 @@
 //! it writes by itself what waits. So a pass that begins at a length of `L` ends before `L + headroom`, and leaves less
 //! than `headroom` and a segment. Passes begin at or below that length, or right after the pass before.
 
-use super::StateOptions;
+use super::types::StateOptions;
 use crate::{Error, ErrorCode};
 
 /// The largest memory: offsets of global addresses have 42 bits.
@@ -71,5 +71,16 @@ impl StateSizes {
     pub(super) fn pass_from(&self, live: u64) -> u64 {
         let largest = self.log_bytes_max - self.headroom - 3 * self.segment_bytes;
         live.saturating_mul(2).max(4 * self.segment_bytes).min(largest)
+    }
+}
+
+impl StateOptions {
+    /// Returns the least [`log_bytes_max`](Self::log_bytes_max) with which the log never fills.
+    ///
+    /// # Errors
+    /// `BadConfiguration` for sizes out of their range.
+    pub fn log_bytes_min(&self) -> Result<u64, Error> {
+        let sizes = StateSizes::of(&self.clone().log_bytes_max(None))?;
+        Ok(sizes.log_bytes_max)
     }
 }

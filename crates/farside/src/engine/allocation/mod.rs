@@ -475,6 +475,7 @@ impl Engine {
 
     /// Announces the free memory of this node, which is ready now, and performs the early requests.
     pub(crate) fn lend_memory(&mut self) {
+        self.log_identity();
         let peers: Vec<NodeId> = self.links.peers().iter().collect();
         peers.into_iter().for_each(|node| self.announce_free(Some(node)));
         for request in std::mem::take(&mut self.homes.early) {
