@@ -3,6 +3,7 @@
 
 use farside::Error;
 use farside::durable::{Allocation, MemoryState, StateIdentity, StateOptions};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ fn measure(folder: &std::path::Path, bytes: u64) -> Result<(), Error> {
     let (state, restored) = MemoryState::open(folder, &options)?;
     rate("restore", bytes, started);
     assert!(state.image() == source, "the memory is restored");
-    println!("{restored:?}");
+    writeln!(std::io::stdout(), "{restored:?}").ok();
 
     let mut copy = vec![0; bytes as usize];
     copy.fill(1); // its pages exist
@@ -56,5 +57,5 @@ fn measure(folder: &std::path::Path, bytes: u64) -> Result<(), Error> {
 
 fn rate(what: &str, bytes: u64, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
-    println!("{what}: {:.2} GB/s", bytes as f64 / seconds / 1e9);
+    writeln!(std::io::stdout(), "{what}: {:.2} GB/s", bytes as f64 / seconds / 1e9).ok();
 }

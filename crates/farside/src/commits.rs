@@ -20,7 +20,9 @@ pub(crate) struct CommitSignal {
 
 impl CommitSignal {
     pub(crate) fn want(&self, position: u64) {
-        locked(&self.wanted).0 = position;
+        let mut wanted = locked(&self.wanted);
+        wanted.0 = wanted.0.max(position);
+        drop(wanted);
         self.changed.notify_one();
     }
 

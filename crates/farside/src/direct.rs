@@ -17,6 +17,7 @@ use crate::hit::{Lines, TagValue, end_word, is_member, tag_offset};
 use crate::mutex::locked;
 use farside_base::{GlobalAddress, MemoryId, NodeId};
 use farside_fabric::{Reached, SharedWord};
+use farside_protocol::coherence::Level;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -31,6 +32,8 @@ pub(crate) struct DirectHome {
     bytes: Reached,
     /// The home's fence word.
     fence: SharedWord,
+    /// Its home has state: a line that it may write is not durable.
+    is_logged: bool,
 }
 
 impl DirectHome {
@@ -40,7 +43,25 @@ impl DirectHome {
         bytes: Reached,
         fence: SharedWord,
     ) -> Self {
-        Self { memory, tags, bytes, fence }
+        Self { memory, tags, bytes, fence, is_logged: false }
+    }
+
+    /// The same of a home with state.
+    pub(crate) fn logged(self, is_logged: bool) -> Self {
+        Self { is_logged, ..self }
+    }
+
+    /// Whether the home lets other nodes read bytes of a line with this tag.
+    fn permits(
+        &self,
+        tag: TagValue,
+        address: GlobalAddress,
+        bytes: usize,
+        continues: bool,
+    ) -> bool {
+        let (size, offset) = (address.line_size(), address.offset_in_line());
+        tag.allows_read(size, offset, bytes, continues)
+            && !(self.is_logged && tag.level() == Level::Dirty)
     }
 
     /// Whether the home is a member and its memory has not ended, checked after the copy. The word of the end
@@ -53,10 +74,8 @@ impl DirectHome {
     /// Whether its home seems to have the latest bytes of a piece of a line.
     fn allows(&self, address: GlobalAddress, bytes: usize, continues: bool) -> bool {
         let line = address.line();
-        self.tags.load_word(tag_offset(line)).is_ok_and(|seen| {
-            let offset = address.offset_in_line();
-            TagValue::from_bits(seen).allows_read(line.line_size(), offset, bytes, continues)
-        })
+        let seen = self.tags.load_word(tag_offset(line));
+        seen.is_ok_and(|seen| self.permits(TagValue::from_bits(seen), address, bytes, continues))
     }
 
     /// Copies bytes of one line out if its home has the latest; all bytes from `address` on are in one line.
@@ -72,8 +91,7 @@ impl DirectHome {
                 pause(tries);
                 continue;
             }
-            let offset = address.offset_in_line();
-            if !tag.allows_read(line.line_size(), offset, out.len(), continues) {
+            if !self.permits(tag, address, out.len(), continues) {
                 return false;
             }
             if self.bytes.read(start, out).is_err() {

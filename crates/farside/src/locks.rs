@@ -238,10 +238,14 @@ impl Session {
         LockGuard { session: self, address, bytes, mode, grant, held: true }
     }
 
-    /// A range in one line needs no fence if the session has nothing in flight.
+    /// A range in one line needs no fence if the session has nothing in flight, and this node nothing that is not durable.
     #[inline(always)]
     fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<LinePiece> {
-        if self.is_settled() { LinePiece::single(address, bytes) } else { None }
+        if self.is_settled() && self.is_durable() {
+            LinePiece::single(address, bytes)
+        } else {
+            None
+        }
     }
 
     #[inline(always)]

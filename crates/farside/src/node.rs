@@ -196,6 +196,15 @@ impl NodeSetup {
             fabric: self.fabric,
             drive: self.drive,
         });
+        let for_log = Arc::clone(&core);
+        let report = move |committed: Result<(), Error>| {
+            for_log.with_engine(|engine| match committed {
+                Ok(()) => _ = engine.state_progress(),
+                Err(error) => engine.state_failed(&error),
+            });
+        };
+        let log = core.engine().log_and_signal();
+        let committer = log.map(|log| Committer::start(log, report)).transpose()?;
         let server = match self.drive {
             Drive::Caller => None,
             Drive::Threads => {
@@ -207,15 +216,6 @@ impl NodeSetup {
                 Some(server.map_err(none)?)
             }
         };
-        let for_log = Arc::clone(&core);
-        let report = move |committed: Result<(), Error>| {
-            for_log.with_engine(|engine| match committed {
-                Ok(()) => _ = engine.state_progress(),
-                Err(error) => engine.state_failed(&error),
-            });
-        };
-        let log = core.engine().log_and_signal();
-        let committer = log.map(|log| Committer::start(log, report)).transpose()?;
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
         Ok(Node {
             shared: Arc::new(NodeShared {

@@ -476,7 +476,7 @@ impl Session {
     pub fn fence(&mut self) -> Result<(), Error> {
         if self.is_settled() {
             std::sync::atomic::fence(Ordering::SeqCst);
-            if self.lines.unlogged() == self.losses && self.lines.is_trusted() {
+            if self.is_durable() && self.lines.is_trusted() {
                 return Ok(());
             }
         }
@@ -500,6 +500,12 @@ impl Session {
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.pending.is_empty() && self.write_failure.is_none()
+    }
+
+    /// Whether all that this node wrote to memory of nodes with state is durable, and no loss is to be reported.
+    #[inline(always)]
+    pub(crate) fn is_durable(&self) -> bool {
+        self.lines.unlogged() == self.losses
     }
 
     pub(crate) fn check_size(&self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {

@@ -445,7 +445,6 @@ impl Engine {
     }
 
     fn drop_home(&mut self, node: NodeId) {
-        self.unlogged_home_gone(node);
         let lost: Vec<LineAddress> = self
             .lines
             .cached()
@@ -457,6 +456,7 @@ impl Engine {
             self.watches.wake_line(line);
             self.lines.release(line);
         }
+        self.follow_ups.push_back(FollowUp::HomeGone(node));
         self.retry_frames();
     }
 

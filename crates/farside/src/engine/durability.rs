@@ -11,7 +11,7 @@ use crate::durable::{Allocation as KeptBlock, DurableLog};
 use crate::operation::{OperationKind, persist_number, persist_operation};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, NodeId, OperationId};
-use farside_protocol::coherence::{CoherenceEvent, Level};
+use farside_protocol::coherence::{CoherenceEvent, Frame, Level, Want};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -83,6 +83,9 @@ impl Engine {
             any = true;
             match awaiting {
                 Awaiting::Line(line) => self.line_logged(line),
+                Awaiting::Allocated(Requester::Dead, address, _) => {
+                    self.free_here(address, Requester::Dead);
+                }
                 Awaiting::Allocated(requester, address, lines) => {
                     self.answer_allocate(requester, Ok((address, lines)));
                 }
@@ -125,39 +128,75 @@ impl Engine {
         self.disconnect();
     }
 
-    /// Logs an allocation, whose requester is answered once the record is durable.
+    /// Logs an allocation, before any of its lines can be accessed; returns the position of its record.
+    ///
+    /// # Errors
+    /// The log has failed, and this node has ended.
     pub(super) fn log_allocation(
+        &mut self,
+        address: GlobalAddress,
+        lines: u64,
+        bytes: u64,
+    ) -> Result<u64, ErrorCode> {
+        let Some(state) = &mut self.state else {
+            return Ok(0);
+        };
+        let allocation = KeptBlock { bytes, lines, class: address.line_size().class() };
+        let logged = state.memory.allocated(address.offset(), allocation);
+        logged.map_err(|error| {
+            self.state_failed(&error);
+            error.code
+        })
+    }
+
+    /// Answers the requester of an allocation once its record is durable.
+    pub(super) fn answer_durably(
         &mut self,
         requester: Requester,
         (address, lines): (GlobalAddress, u64),
-        bytes: u64,
+        position: u64,
     ) {
-        let Some(state) = &mut self.state else {
-            return self.answer_allocate(requester, Ok((address, lines)));
-        };
-        let class = address.line_size().class();
-        let allocation = KeptBlock { bytes, lines, class };
-        match state.memory.allocated(address.offset(), allocation) {
-            Ok(_) if canary::mutant!(canary::nodes(), StateAllocationEarly) => {
-                self.answer_allocate(requester, Ok((address, lines)));
+        match &mut self.state {
+            Some(state) if position > state.memory.durable() => {
+                let early = canary::mutant!(canary::nodes(), StateAllocationEarly);
+                let kept = if early { Requester::Dead } else { requester };
+                state.await_record(position, Awaiting::Allocated(kept, address, lines));
+                if early {
+                    self.answer_allocate(requester, Ok((address, lines)));
+                }
             }
-            Ok(position) => {
-                state.await_record(position, Awaiting::Allocated(requester, address, lines));
-            }
-            Err(error) => self.state_failed(&error),
+            _ => self.answer_allocate(requester, Ok((address, lines))),
         }
     }
 
-    /// Logs the directory of named roots. Nothing waits for it: records about its contents follow.
-    pub(super) fn log_directory(&mut self, (address, lines): (GlobalAddress, u64), bytes: u64) {
+    /// Logs the directory of named roots; returns the position of the record.
+    ///
+    /// # Errors
+    /// As [`log_allocation`](Self::log_allocation).
+    pub(super) fn log_directory(
+        &mut self,
+        address: GlobalAddress,
+        lines: u64,
+    ) -> Result<u64, ErrorCode> {
         let Some(state) = &mut self.state else {
-            return;
+            return Ok(0);
         };
-        let (offset, class) = (address.offset(), address.line_size().class());
-        let allocation = KeptBlock { bytes, lines, class };
-        let logged = state.memory.allocated(offset, allocation);
-        if let Err(error) = logged.and_then(|_| state.memory.set_directory(offset, lines)) {
+        let logged = state.memory.set_directory(address.offset(), lines);
+        logged.map_err(|error| {
             self.state_failed(&error);
+            error.code
+        })
+    }
+
+    /// Handles the death of a requester: what it waits for is freed, or ends without an answer.
+    pub(super) fn requester_dead(&mut self, node: NodeId) {
+        let waiting = self.state.iter_mut().flat_map(|state| &mut state.waiting);
+        for (_, awaiting) in waiting {
+            if let Awaiting::Allocated(requester, ..) | Awaiting::Freed(requester, _) = awaiting
+                && matches!(requester, Requester::Node(from, _) if *from == node)
+            {
+                *requester = Requester::Dead;
+            }
         }
     }
 
@@ -175,6 +214,29 @@ impl Engine {
             Ok(position) => state.await_record(position, Awaiting::Freed(requester, outcome)),
             Err(error) => self.state_failed(&error),
         }
+    }
+
+    /// Asks the owners of lines of this home for them, to read them here; returns the lines.
+    pub(super) fn owned_by_others(&mut self) -> Vec<LineAddress> {
+        let lines = self.coherence.machine().owned_lines();
+        for line in &lines {
+            let operation = persist_operation(self.unlogged.number());
+            let (want, frame, here) = (Want::Read, Frame(0), self.here(*line));
+            self.step_own(CoherenceEvent::Issue {
+                operation,
+                line: *line,
+                want,
+                pin: false,
+                frame,
+                here,
+            });
+        }
+        lines
+    }
+
+    /// Whether nothing waits for the log.
+    pub(super) fn has_logged_all(&self) -> bool {
+        self.state.as_ref().is_none_or(|state| state.waiting.is_empty())
     }
 
     /// Notes that this node may write a line from now on.
@@ -247,7 +309,8 @@ impl Engine {
     /// A write-back for a fence has ended.
     pub(super) fn persisted(&mut self, operation: OperationId, outcome: Result<(), ErrorCode>) {
         let number = persist_number(operation);
-        let Some(WriteBack { line, serial }) = self.unlogged.write_backs.remove(&number) else {
+        let Some(WriteBack { line, serial }) = self.unlogged.write_backs.get(&number).copied()
+        else {
             return;
         };
         let outcome = match outcome {
@@ -255,13 +318,13 @@ impl Engine {
                 self.is_durable(line, Some(serial)); // or freed
                 Ok(())
             }
-            // Each session learns of a loss by their number.
+            // Its fence ends once no line of the home can be written any more, and each session learns of the loss.
             Err(ErrorCode::NodeLost | ErrorCode::NodeLeft | ErrorCode::HomeAway) => {
-                self.unlogged_home_gone(line.home());
-                Ok(())
+                return self.follow_ups.push_back(FollowUp::HomeGone(line.home()));
             }
             failed => failed,
         };
+        self.unlogged.write_backs.remove(&number);
         for fence in &mut self.unlogged.fences {
             if fence.write_backs.remove(&number) && fence.outcome.is_ok() {
                 fence.outcome = outcome;
@@ -291,16 +354,23 @@ impl Engine {
     pub(super) fn unlogged_home_gone(&mut self, home: NodeId) {
         let before = self.unlogged.lines.len();
         self.unlogged.lines.retain(|line, _| line.home() != home);
+        let of_home = |_: &u64, write_back: &mut WriteBack| write_back.line.home() == home;
+        let ended: BTreeSet<u64> =
+            self.unlogged.write_backs.extract_if(.., of_home).map(|(number, _)| number).collect();
+        for fence in &mut self.unlogged.fences {
+            fence.write_backs.retain(|number| !ended.contains(number));
+        }
         let told = !canary::mutant!(canary::nodes(), StateLossNotTold);
         if self.unlogged.lines.len() < before && told {
             self.unlogged.losses = self.unlogged.losses.wrapping_add(1);
             self.publish_unlogged();
         }
+        self.end_fences();
     }
 
     /// Lets an operation wait that has failed because its home is away; false if it is to fail.
     pub(super) fn waits_for_home(&mut self, operation: OperationId, code: ErrorCode) -> bool {
-        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 {
+        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 || self.leaving.is_some() {
             return false;
         }
         let Some(slot) = self.sessions.slot(operation) else {
@@ -329,6 +399,15 @@ impl Engine {
             self.finish(operation, Err(ErrorCode::TimedOut));
         }
         waited
+    }
+
+    /// Ends all operations that wait for a home: this node leaves.
+    pub(super) fn fail_away(&mut self) {
+        for (operation, _) in std::mem::take(&mut self.away.waiting) {
+            if let Some(slot) = self.sessions.slot(operation) {
+                slot.finish_if_pending(Err(ErrorCode::HomeAway));
+            }
+        }
     }
 
     /// Starts the operations again whose homes have returned: a member has been linked.

@@ -33,6 +33,8 @@ pub(crate) struct LeaveProgress {
     evicted_at_ns: Option<u64>,
     /// When lines that operations hold are returned nevertheless.
     pins_end_ns: Option<u64>,
+    /// Lines of this home, if it has state, that other nodes owned at the start: they come back and are logged.
+    taken_back: Option<Vec<LineAddress>>,
     /// Everything was handed over.
     drained: bool,
     /// The membership machine knows of the leave.
@@ -46,6 +48,7 @@ impl Engine {
             return;
         }
         self.leaving = Some(LeaveProgress::default());
+        self.fail_away();
     }
 
     /// Ends all hits, then releases all locks and lock requests of sessions: in this order, because a
@@ -119,7 +122,20 @@ impl Engine {
             self.step_own(CoherenceEvent::Evict { line: *line, here });
         }
         self.follow_up();
-        held.is_empty() && !busy && !in_transition
+        let all_logged = self.takes_lines_back(leave);
+        held.is_empty() && !busy && !in_transition && all_logged
+    }
+
+    /// Takes the lines of this home, if it has state, back from their owners; whether all have been logged since.
+    fn takes_lines_back(&mut self, leave: &mut LeaveProgress) -> bool {
+        if !self.keeps_state() {
+            return true;
+        }
+        let taken = leave.taken_back.get_or_insert_with(|| self.owned_by_others()).clone();
+        let machine = self.coherence.machine();
+        let is_back = |line: &LineAddress| !machine.is_busy(*line);
+        let all_back = taken.iter().all(is_back);
+        all_back && self.has_logged_all()
     }
 
     /// Whether all messages sent to linked members before this node was drained are posted.

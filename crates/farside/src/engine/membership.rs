@@ -462,7 +462,7 @@ impl Engine {
     fn taken_in(&mut self, import: &Import) {
         let Import { node, link, asked_here, .. } = *import;
         if let Some(home) = self.links.direct_home(node) {
-            self.direct_homes.open(home);
+            self.direct_homes.open(home.logged(self.has_state(node)));
         }
         self.home_returns();
         self.watches.wake_members();

@@ -77,6 +77,8 @@ enum FollowUp {
     Start(OperationId),
     /// The bytes of a line of this home are as they were logged.
     Logged(LineAddress),
+    /// A home has ended, and none of its lines is cached any more: what it had not logged is lost.
+    HomeGone(NodeId),
     /// The link to a peer failed.
     Drop(NodeId),
     /// A peer broke the protocol.
@@ -179,6 +181,9 @@ impl Engine {
         let mut busy = self.commit_driven();
         busy |= self.poll_once();
         // After the posts: a home to which this node has just answered does not count as busy.
+        if self.polls.is_multiple_of(LINKS_EVERY) {
+            self.end_away();
+        }
         if self.polls.is_multiple_of(LINKS_EVERY) && self.write_back_due() {
             self.follow_up();
             self.post();
@@ -247,6 +252,7 @@ impl Engine {
                 FollowUp::RetryFrames => self.start_frameless(),
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Logged(line) => self.line_logged(line),
+                FollowUp::HomeGone(node) => self.unlogged_home_gone(node),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
                 FollowUp::Judge => self.member_own(MemberEvent::Judge),

@@ -25,6 +25,7 @@ impl StateCluster {
         let mut config = Config::new(name);
         (config.memory_bytes, config.cache_bytes) = (1 << 20, 1 << 16);
         config.limits.nodes_max = nodes_max;
+        config.return_timeout_ns = 0;
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let founder = Node::create_with(&config, Arc::clone(&fabric), Drive::Caller, keeps);
         Self { config, fabric, nodes: vec![founder.unwrap()] }

@@ -52,7 +52,9 @@ impl StateDriver {
     }
 
     pub(super) fn await_record(&mut self, position: u64, awaiting: Awaiting) {
-        self.waiting.push_back((position, awaiting));
+        // An allocation is answered some time after its record was appended.
+        let at = self.waiting.partition_point(|(other, _)| *other <= position);
+        self.waiting.insert(at, (position, awaiting));
         if let Some(signal) = &self.signal {
             signal.want(position);
         }

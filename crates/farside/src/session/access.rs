@@ -267,10 +267,10 @@ impl Session {
         Some(before)
     }
 
-    /// Whether nothing is in flight and no failure is pending, after removing writes that have ended.
+    /// Whether nothing is in flight or not durable and no failure is pending, after removing writes that have ended.
     pub(crate) fn settle(&mut self) -> bool {
         self.reap();
-        self.is_settled()
+        self.is_settled() && self.is_durable()
     }
 
     /// Starts a call, which ends when the returned value is dropped.
@@ -563,7 +563,7 @@ impl Session {
         std::sync::atomic::fence(Ordering::SeqCst);
         access.waits_for_writes = false;
         let losses = self.lines.unlogged() & LOSSES;
-        if access.is_fence() && losses != self.losses {
+        if access.is_fence() && losses != self.losses && self.write_failure.is_none() {
             self.losses = losses;
             self.remember(Error::new(ErrorCode::WritesLost));
         }

@@ -293,6 +293,12 @@ impl Directory {
         })
     }
 
+    /// Collects the lines with an owner in `lines`.
+    pub(super) fn owned_lines(&self, lines: &mut Vec<LineAddress>) {
+        let owned = self.iter().filter(|(_, holders)| matches!(holders, Holders::Owner(_)));
+        lines.extend(owned.map(|(line, _)| line));
+    }
+
     /// Collects the lost lines in `lines`.
     pub(super) fn lost_lines(&self, lines: &mut Vec<LineAddress>) {
         let lost = self.iter().filter(|(_, holders)| *holders == Holders::Lost);

@@ -67,6 +67,13 @@ impl Home {
         self.directory.sharers(line)
     }
 
+    pub(super) fn owned_lines(&self) -> Vec<LineAddress> {
+        let mut lines = Vec::new();
+        self.directory.owned_lines(&mut lines);
+        lines.sort_unstable();
+        lines
+    }
+
     pub(super) fn is_lost(&self, line: LineAddress) -> bool {
         self.directory.is_lost(line)
     }

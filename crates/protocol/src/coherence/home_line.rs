@@ -266,9 +266,11 @@ impl HomeStep<'_, '_> {
             Level::Invalid | Level::Shared => self.directory.lent(self.line),
         };
         if lent == LentTo::Lost {
-            return match self.context.logs {
-                true => self.set_stage(HomeStage::Own), // until it can be restored
-                false => self.finish_lost(None),
+            return match request {
+                HomeRequest::WriteBack(..) if self.context.logs => self.conclude(), // it was durable before it was lost
+                HomeRequest::Retire(_) | HomeRequest::Evict(..) => self.finish_lost(None),
+                _ if self.context.logs => self.set_stage(HomeStage::Own), // until it can be restored
+                _ => self.finish_lost(None),
             };
         }
         if mutant!(self.context, WrittenEarly)

@@ -7,6 +7,7 @@ use super::{
     CoherenceEffect, CoherenceEvent, CoherenceMessage, Counters, Effects, Here, Step, StepContext,
 };
 use crate::wire::Violation;
+use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId, NodeSet, Planted};
 
@@ -58,8 +59,7 @@ impl Coherence {
         self
     }
 
-    /// Continues the numbering of grants after `last`: a home that takes over or recovers from a log must not use a
-    /// number twice.
+    /// Continues the numbering of grants after `last`. A home that returns need not: no copy of its lines exists then.
     pub const fn continue_grants(&mut self, last: Grant) {
         self.home.continue_grants(last);
     }
@@ -106,6 +106,11 @@ impl Coherence {
     /// The owner of an own line, if another node owns it.
     pub fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.home.owner(line)
+    }
+
+    /// The own lines that other nodes own, in ascending order.
+    pub fn owned_lines(&self) -> Vec<LineAddress> {
+        self.home.owned_lines()
     }
 
     /// The sharers of an own line, by ascending node number.

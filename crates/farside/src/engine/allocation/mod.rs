@@ -57,6 +57,8 @@ pub(crate) struct Homes {
     quarantine: Vec<FreedBlock>,
     /// The directory of named roots, once any node has asked for it, and its number of lines.
     directory: Option<(GlobalAddress, u64)>,
+    /// Of its record in the log of a home with state.
+    directory_position: u64,
     next: u64,
     /// High-water mark: bytes from the start of the memory to the end of the last block ever reserved.
     /// Memory after it is zero, as the operating system provided it, and no allocation has touched it.
@@ -76,6 +78,7 @@ impl Homes {
             early: Vec::new(),
             quarantine: Vec::new(),
             directory: None,
+            directory_position: 0,
             next: 1,
             used_to: 0,
         }
@@ -166,8 +169,13 @@ impl Engine {
     /// Answers with the directory of named roots of this home, which the first request creates.
     fn directory_here(&mut self, requester: Requester) {
         let known = self.homes.directory;
-        let outcome = known.map_or_else(|| self.create_directory(), Ok);
-        self.answer_allocate(requester, outcome);
+        match known.map_or_else(|| self.create_directory(), Ok) {
+            Ok(directory) => {
+                let position = self.homes.directory_position;
+                self.answer_durably(requester, directory, position);
+            }
+            Err(code) => self.answer_allocate(requester, Err(code)),
+        }
     }
 
     fn create_directory(&mut self) -> Result<(GlobalAddress, u64), ErrorCode> {
@@ -178,7 +186,7 @@ impl Engine {
         let ready = allocation.advance(&self.lines, &mut budget, &mut self.homes.jobs.touched);
         debug_assert!(ready, "the directory is smaller than a slice");
         let directory = (allocation.start.address(), allocation.lines);
-        self.log_directory(directory, allocation.bytes);
+        self.homes.directory_position = self.log_directory(directory.0, directory.1)?;
         self.homes.directory = Some(directory);
         Ok(directory)
     }
@@ -306,15 +314,18 @@ impl Engine {
         let memory = self.lines.memory().ok_or(ErrorCode::OutOfMemory)?;
         let address = GlobalAddress::new_in(memory, line_size, block.offset)
             .map_err(|_| ErrorCode::OutOfMemory)?;
+        let whole_bytes = bytes.next_multiple_of(WORD);
+        let position = self.log_allocation(address, block.lines, whole_bytes)?;
         let end = block.offset + block.lines * line_size.bytes() as u64;
         let stale_to = self.homes.used_to.clamp(block.offset, end);
         self.homes.used_to = self.homes.used_to.max(end);
         Ok(Allocation {
             start: address.line(),
             lines: block.lines,
-            bytes: bytes.next_multiple_of(WORD),
+            bytes: whole_bytes,
             stale_to,
             level: self.rest_level(),
+            position,
             done: 0,
             requester,
         })
@@ -361,6 +372,7 @@ impl Engine {
                 bytes: kept.bytes,
                 stale_to: 0,
                 level: Level::Shared,
+                position: 0,
                 done: 0,
                 requester: Requester::Dead,
             };
@@ -528,6 +540,7 @@ impl Engine {
     pub(crate) fn home_dead(&mut self, node: NodeId) {
         self.homes.placement.remove(node);
         self.homes.jobs.node_dead(node);
+        self.requester_dead(node);
         self.homes.early.retain(|request| request.from != node);
         let lost: Vec<Ticket> = self
             .homes

@@ -52,6 +52,8 @@ pub(super) struct Allocation {
     pub(super) stale_to: u64,
     /// The level of its lines at rest.
     pub(super) level: Level,
+    /// The position of its record in the log of a home with state.
+    pub(super) position: u64,
     /// Lines that are ready, from the front; the tag of the first is set when all are.
     pub(super) done: u64,
     pub(super) requester: Requester,
@@ -295,13 +297,13 @@ impl Engine {
         match allocation.requester {
             Requester::Dead => self.free_here(address, Requester::Dead),
             requester => {
-                self.log_allocation(requester, (address, allocation.lines), allocation.bytes);
+                self.answer_durably(requester, (address, allocation.lines), allocation.position);
             }
         }
     }
 
     /// Frees an allocation of this home once no node holds a line of it any more.
-    pub(super) fn free_here(&mut self, address: GlobalAddress, requester: Requester) {
+    pub(in crate::engine) fn free_here(&mut self, address: GlobalAddress, requester: Requester) {
         let start = address.line();
         let is_first = self.lines.here(start).1.is_some_and(|extent| extent.first);
         let is_directory = self.homes.directory.is_some_and(|(start, _)| start == address);
