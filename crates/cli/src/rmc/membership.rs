@@ -20,7 +20,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 
 /// A node in a cluster of this machine or of several hosts.
 enum JoinedNode {
-    Local { config: Config, node: Option<Node> },
+    Local { config: Box<Config>, node: Option<Node> },
     MultiHost(Box<NodeMember>),
 }
 
@@ -31,7 +31,7 @@ impl JoinedNode {
             (Some(cluster), _) => {
                 let config = Config::new(cluster.as_str()).memory_bytes(0);
                 let node = Some(Node::join(&config)?);
-                Some(Self::Local { config, node })
+                Some(Self::Local { config: Box::new(config), node })
             }
             (None, Some(file)) => Some(Self::MultiHost(Box::new(NodeMember::begin(file)?))),
             (None, None) => None,

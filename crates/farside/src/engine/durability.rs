@@ -62,9 +62,6 @@ impl Engine {
         let Some(state) = &self.state else {
             return;
         };
-        if canary::mutant!(canary::nodes(), StateLineNotRestored) {
-            return;
-        }
         let (from, bytes) = (line.offset() as usize, line.line_size().bytes());
         if let Some(image) = state.memory.image().get(from..from + bytes) {
             let done = self.lines.home().write(line.offset(), image);

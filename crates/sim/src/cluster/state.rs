@@ -52,13 +52,23 @@ impl StateBoard {
         self.clock.get()
     }
 
+    fn ended(&self, at: usize, action: WordAction) {
+        let ended = Some(self.now());
+        let mut history = self.history.borrow_mut();
+        (history[at].action, history[at].ended) = (action, ended);
+    }
+
     fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
-        use ErrorCode::{DeviceFailed, HomeAway, NodeClosed, WritesLost};
+        use ErrorCode::{
+            DeviceFailed, HomeAway, NoState, NodeClosed, NotLocked, OutOfMemory, WritesLost,
+        };
         let error = match result {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        if ![HomeAway, WritesLost, NodeClosed, DeviceFailed].contains(&error.code) {
+        let codes =
+            [HomeAway, WritesLost, NodeClosed, DeviceFailed, NoState, OutOfMemory, NotLocked];
+        if !codes.contains(&error.code) {
             self.trouble.borrow_mut().get_or_insert(format!("{what}: {error}"));
         }
         self.losses.set(self.losses.get() + u64::from(error.code == WritesLost));
@@ -67,55 +77,133 @@ impl StateBoard {
     }
 }
 
-/// Runs `count` random operations, each with a fence.
-async fn work(mut session: Session, shared: Rc<StateBoard>, mut random: Random, count: u64) {
-    let number = shared.sessions.get();
-    shared.sessions.set(number + 1);
-    for _ in 0..count {
-        let word = random.index(shared.words.borrow().len());
-        let address = shared.words.borrow()[word];
-        let value = shared.now() << 8 | number as u64 & 0xff;
+/// One session of a run.
+struct StateWorker {
+    session: Session,
+    board: Rc<StateBoard>,
+    random: Random,
+    number: usize,
+}
+
+/// What a worker added by.
+const ADDED: u64 = 1 << 40;
+
+impl StateWorker {
+    /// Runs `count` random operations, each with a fence.
+    async fn run(mut self, count: u64) {
+        for _ in 0..count {
+            match self.random.below(10) {
+                0 => self.allocate().await,
+                _ => self.access().await,
+            }
+        }
+    }
+
+    async fn access(&mut self) {
+        let board = Rc::clone(&self.board);
+        let word = self.random.index(board.words.borrow().len());
+        let address = board.words.borrow()[word];
+        let value = board.now() << 8 | self.number as u64 & 0xff;
         let begun = [
             WordAction::Read(0),
             WordAction::Write(value),
             WordAction::Swap(0, value),
-            WordAction::FetchAdd(0, 1 << 40),
+            WordAction::FetchAdd(0, ADDED),
+            WordAction::FetchAdd(0, ADDED),
+            WordAction::Read(0), // until it writes
         ];
-        let action = *random.pick(&begun);
-        let began = shared.now();
-        let record = OperationRecord { word, session: number, action, began, ended: None };
-        shared.history.borrow_mut().push(record);
-        let at = shared.history.borrow().len() - 1;
-        let done = match action {
-            WordAction::Read(_) => session.read_u64_async(address).await.map(WordAction::Read),
-            WordAction::Write(_) => {
-                session.write_async(address, &value.to_le_bytes()).await.map(|()| action)
-            }
-            WordAction::FetchAdd(_, add) => {
-                let before = session.fetch_add_async(address, add).await;
-                before.map(|before| WordAction::FetchAdd(before, add))
-            }
-            _ => {
+        let kind = self.random.index(begun.len());
+        let began = board.now();
+        let action = begun[kind];
+        let record = OperationRecord { word, session: self.number, action, began, ended: None };
+        board.history.borrow_mut().push(record);
+        let at = board.history.borrow().len() - 1;
+        let session = &mut self.session;
+        let done = match (kind, action) {
+            (0, _) => session.read_u64_async(address).await.map(WordAction::Read),
+            (1, _) => session.write_async(address, &value.to_le_bytes()).await.map(|()| action),
+            (2, _) => {
                 let before = session.swap_async(address, value).await;
                 before.map(|before| WordAction::Swap(before, value))
             }
+            (3, _) => {
+                let before = session.fetch_add_async(address, ADDED).await;
+                before.map(|before| WordAction::FetchAdd(before, ADDED))
+            }
+            (4, _) => {
+                // The line is pinned meanwhile.
+                let add = |bytes: &mut [u8]| {
+                    let mut word = [0; 8];
+                    word.copy_from_slice(bytes);
+                    let before = u64::from_le_bytes(word);
+                    bytes.copy_from_slice(&before.wrapping_add(ADDED).to_le_bytes());
+                    before
+                };
+                let before = session.atomic_async(address, 8, add).await;
+                before.map(|before| WordAction::FetchAdd(before, ADDED))
+            }
+            _ => return self.add_under_lock(at, address).await,
         };
         // An access that fails since its home is away has had no effect.
         let fenced = session.fence_async().await;
         let away =
             |error: Option<&Error>| error.is_some_and(|error| error.code == ErrorCode::HomeAway);
         let had_none = away(done.as_ref().err()) || away(fenced.as_ref().err());
-        let done = shared.accept("operation", done);
-        let fenced = shared.accept("fence", fenced);
-        let mut history = shared.history.borrow_mut();
+        let done = board.accept("operation", done);
+        let fenced = board.accept("fence", fenced);
         match (done, fenced) {
-            (Some(done), Some(())) => {
-                let ended = Some(shared.now());
-                (history[at].action, history[at].ended) = (done, ended);
+            (Some(done), Some(())) => board.ended(at, done),
+            _ if had_none && kind != 4 => {
+                board.history.borrow_mut()[at].action = WordAction::Read(0);
             }
-            _ if had_none => history[at].action = WordAction::Read(0),
             _ => {}
         }
+    }
+
+    /// Adds by a read and a write under a lock of the word: it counts when the unlock has succeeded, without a fence.
+    async fn add_under_lock(&mut self, at: usize, address: GlobalAddress) {
+        let board = Rc::clone(&self.board);
+        let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
+        let mut action = WordAction::Read(0);
+        if board.accept("lock", locked).is_some() {
+            let read = self.session.read_u64_async(address).await;
+            if let Some(before) = board.accept("read under a lock", read) {
+                let after = before.wrapping_add(ADDED);
+                action = WordAction::Write(after);
+                board.history.borrow_mut()[at].action = action;
+                let written = self.session.write_async(address, &after.to_le_bytes()).await;
+                board.accept("write under a lock", written);
+            }
+            let unlocked = self.session.unlock_async(address, 8).await;
+            let unlocked = board.accept("unlock", unlocked);
+            if unlocked.is_some() && action != WordAction::Read(0) {
+                board.ended(at, action);
+            }
+        }
+    }
+
+    /// Allocates memory of several slices at a home with state, writes and frees it.
+    async fn allocate(&mut self) {
+        let board = Rc::clone(&self.board);
+        let spec = AllocationSpec::default().durability(Durability::Logged);
+        let spec = spec.line_size(Some(LineSize::MIN));
+        let bytes = 64 * self.random.between(1, 600);
+        let address = self.session.alloc_with_async(bytes, spec).await;
+        let Some(address) = board.accept("alloc", address) else {
+            return;
+        };
+        let last = address.checked_add(bytes - 8).unwrap_or(address);
+        let read = self.session.read_u64_async(last).await;
+        if board.accept("read of fresh memory", read).is_some_and(|word| word != 0) {
+            let text = format!("fresh memory at {address} is not zero");
+            board.trouble.borrow_mut().get_or_insert(text);
+        }
+        let written = self.session.write_async(last, &[7; 8]).await;
+        board.accept("write of fresh memory", written);
+        let fenced = self.session.fence_async().await;
+        board.accept("fence", fenced);
+        let freed = self.session.free_async(address).await;
+        board.accept("free", freed);
     }
 }
 
@@ -368,10 +456,12 @@ impl StateCluster {
 
     fn work(&mut self, at: usize) -> Result<(), String> {
         for _ in 0..self.random.between(1, 2) {
-            let (session, shared) = (self.session(at)?, Rc::clone(&self.shared));
+            let (session, board) = (self.session(at)?, Rc::clone(&self.shared));
+            let (random, number) = (self.random.fork(), board.sessions.get());
+            board.sessions.set(number + 1);
             let count = self.random.between(2, 12);
-            let task = work(session, shared, self.random.fork(), count);
-            self.places[at].tasks.push(Some(Box::pin(task)));
+            let worker = StateWorker { session, board, random, number };
+            self.places[at].tasks.push(Some(Box::pin(worker.run(count))));
         }
         Ok(())
     }

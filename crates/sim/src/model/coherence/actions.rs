@@ -184,8 +184,10 @@ impl System {
         }
         self.truth(line).allocated = true;
         self.write_next(home, line);
-        let truth = self.truth(line);
-        truth.durable = truth.latest; // the record of the allocation
+        if self.setup.logs {
+            let truth = self.truth(line);
+            truth.durable = truth.latest; // the record of the allocation
+        }
     }
 
     pub(in crate::model) fn die(&mut self, node: u16) {
