@@ -238,14 +238,16 @@ impl Session {
         LockGuard { session: self, address, bytes, mode, grant, held: true }
     }
 
-    /// A range in one line needs no fence if the session has nothing in flight, and this node nothing that is not durable.
+    /// A range in one line needs no fence before a lock if the session has nothing in flight.
     #[inline(always)]
     fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<LinePiece> {
-        if self.is_settled() && self.is_durable() {
-            LinePiece::single(address, bytes)
-        } else {
-            None
-        }
+        if self.is_settled() { LinePiece::single(address, bytes) } else { None }
+    }
+
+    /// It needs none before an unlock if also all that this node has written is durable.
+    #[inline(always)]
+    fn durable_piece(&self, address: GlobalAddress, bytes: u64) -> Option<LinePiece> {
+        if self.is_durable() { self.settled_piece(address, bytes) } else { None }
     }
 
     #[inline(always)]
@@ -255,7 +257,7 @@ impl Session {
 
     #[inline(always)]
     fn unlock_hit_at(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> bool {
-        let piece = self.settled_piece(address, bytes);
+        let piece = self.durable_piece(address, bytes);
         piece.is_some_and(|piece| self.unlock_hit(piece, mode))
     }
 
@@ -467,7 +469,7 @@ impl Session {
         deadline: Deadline,
     ) -> Result<(), Error> {
         if self.lines().is_trusted()
-            && let Some(piece) = self.settled_piece(address, bytes)
+            && let Some(piece) = self.durable_piece(address, bytes)
         {
             return self.unlock_line(piece, mode);
         }
