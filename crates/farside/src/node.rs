@@ -650,6 +650,7 @@ impl NodeShared {
         let mut engine = self.core.engine();
         engine.post();
         engine.disconnect();
+        engine.close_state();
     }
 }
 

@@ -5,7 +5,7 @@ use farside::onesided::{LendOptions, MemoryServer};
 use farside::{AllocationHint, AllocationSpec, Config, Durability, ErrorCode, GlobalAddress, Node};
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use farside_testkit::{Process, Random, await_parent, role, say, unique_name};
+use farside_testkit::{Process, Random, WATCHDOG, await_parent, role, say, unique_name};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,6 +94,7 @@ fn member_with_state_returns_to_those_that_use_its_memory() {
     }
     session.fence().unwrap();
     home.leave().unwrap();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
     assert_eq!(session.read_u64(words).unwrap_err().code, ErrorCode::HomeAway);
 
     let home = Node::join(&kept).unwrap();
@@ -119,6 +120,7 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
     session.write_u64(word, 1).unwrap();
     session.fence().unwrap();
     home.leave().unwrap();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
     let error = session.with_timeout(Duration::from_millis(1)).read_u64(word).unwrap_err();
     assert_eq!(error.code, ErrorCode::TimedOut, "{error}");
     std::thread::scope(|scope| {
@@ -290,6 +292,24 @@ fn cluster_returns_from_its_state() {
         session.read(root.address, &mut out).unwrap();
         assert_eq!(out, name.as_bytes());
     }
+}
+
+/// A state is of one cluster and one size of memory, from its first start on.
+#[test]
+fn state_of_another_memory_is_refused() {
+    let folder = StateFolder::new("foreign");
+    let own = config("foreign", Some(&folder.0));
+    Node::create(&own).unwrap().leave().unwrap();
+    let code = |config: &Config| Node::create(config).unwrap_err().code;
+    assert_eq!(code(&own.clone().memory_bytes(8 << 20)), ErrorCode::StateForeign);
+    assert_eq!(code(&config("stranger", Some(&folder.0))), ErrorCode::StateForeign);
+    assert_eq!(code(&own.clone().memory_bytes(0)), ErrorCode::BadConfiguration);
+    let both = own.clone().state_copies(vec!["a".to_owned()]);
+    assert_eq!(code(&both), ErrorCode::BadConfiguration);
+    let node = Node::create(&own).unwrap();
+    assert_eq!(code(&config("foreign-second", Some(&folder.0))), ErrorCode::StateInUse);
+    drop(node);
+    Node::create(&own).unwrap().leave().unwrap();
 }
 
 #[test]

@@ -30,10 +30,20 @@ impl Engine {
 
     /// Logs whose memory it is: this node is a member now.
     pub(super) fn log_identity(&mut self) {
-        if let Some(state) = &mut self.state
-            && let Err(error) = state.memory.set_identity(state.identity.clone())
-        {
-            self.state_failed(&error);
+        let Some(state) = &mut self.state else {
+            return;
+        };
+        match state.memory.set_identity(state.identity.clone()) {
+            Ok(position) => state.await_record(position, Awaiting::Identity),
+            Err(error) => self.state_failed(&error),
+        }
+    }
+
+    /// Commits the rest of the log and marks its end: this node has ended.
+    pub(crate) fn close_state(&mut self) {
+        if let Some(state) = &mut self.state {
+            // What a fence has reported is durable already.
+            let _ = state.memory.close(COMMIT_TIMEOUT);
         }
     }
 
@@ -79,6 +89,7 @@ impl Engine {
             };
             any = true;
             match awaiting {
+                Awaiting::Identity => {}
                 Awaiting::Line(line) => self.line_logged(line),
                 Awaiting::Allocated(Requester::Dead, address, _) => {
                     self.free_here(address, Requester::Dead);

@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// What waits for a record to be durable.
 #[derive(Debug)]
 pub(super) enum Awaiting {
+    /// Nothing has to be done.
+    Identity,
     /// The line can be granted.
     Line(LineAddress),
     Allocated(Requester, GlobalAddress, u64),
