@@ -75,6 +75,12 @@ impl Committer {
     }
 }
 
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.signal.close();
+    }
+}
+
 /// Commits until the node ends or the log fails.
 fn commit_all(log: &DurableLog, signal: &CommitSignal, report: &impl Fn(Result<(), Error>)) {
     let mut done = 0;

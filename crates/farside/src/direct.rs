@@ -17,7 +17,6 @@ use crate::hit::{Lines, TagValue, end_word, is_member, tag_offset};
 use crate::mutex::locked;
 use farside_base::{GlobalAddress, MemoryId, NodeId};
 use farside_fabric::{Reached, SharedWord};
-use farside_protocol::coherence::Level;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -60,8 +59,7 @@ impl DirectHome {
         continues: bool,
     ) -> bool {
         let (size, offset) = (address.line_size(), address.offset_in_line());
-        tag.allows_read(size, offset, bytes, continues)
-            && !(self.is_logged && tag.level() == Level::Dirty)
+        tag.allows_read(size, offset, bytes, continues) && !(self.is_logged && tag.may_change())
     }
 
     /// Whether the home is a member and its memory has not ended, checked after the copy. The word of the end

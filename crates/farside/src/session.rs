@@ -508,6 +508,20 @@ impl Session {
         self.lines.unlogged() == self.losses
     }
 
+    /// Reports the end of a home with state that had not logged what this node wrote, once.
+    pub(crate) fn report_loss(&mut self) -> Result<(), Error> {
+        let losses = self.lines.unlogged() & LOSSES;
+        match std::mem::replace(&mut self.losses, losses) == losses {
+            true => Ok(()),
+            false => Err(Error::new(ErrorCode::WritesLost)),
+        }
+    }
+
+    /// Forgets losses of before: the session serves another caller.
+    pub(crate) fn forget_losses(&mut self) {
+        self.losses = self.lines.unlogged() & LOSSES;
+    }
+
     pub(crate) fn check_size(&self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
         if bytes == 0 {
             return Err(Error::at(ErrorCode::ZeroSize, address));

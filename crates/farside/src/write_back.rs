@@ -15,17 +15,18 @@ impl Session {
     /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips
     /// to the
     /// home and the bytes of an owned line; one round trip for any other, cached here or not (and a recall where
-    /// another node owns it), because only the home knows its state; nothing for memory of this home. The
-    /// next
-    /// write of each line is one round trip.
+    /// another node owns it), because only the home knows its state; nothing for memory of this home, without state. The
+    /// next write of each line is one round trip. At a home with state the bytes are durable when it returns.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`; the first failure of an earlier write; `NodeLost` and `NodeLeft` when a home is gone;
-    /// `LineLost` when a node died that had taken a line (overwrite the whole line); `Unallocated` when the
+    /// `LineLost` when a node died that had taken a line (overwrite the whole line); `WritesLost` as for [`fence`](Self::fence); `Unallocated` when the
     /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
         let what = AccessKind::Ordered(OperationKind::WriteBack);
-        self.access(what, address, bytes, Buffer::NONE).map(drop)
+        self.report_loss()?;
+        self.access(what, address, bytes, Buffer::NONE)?;
+        self.report_loss()
     }
 
     /// The awaitable twin of [`write_back`](Self::write_back).
@@ -38,6 +39,8 @@ impl Session {
         bytes: usize,
     ) -> Result<(), Error> {
         let what = AccessKind::Ordered(OperationKind::WriteBack);
-        self.access_async(what, address, bytes, Buffer::NONE).await.map(drop)
+        self.report_loss()?;
+        self.access_async(what, address, bytes, Buffer::NONE).await?;
+        self.report_loss()
     }
 }

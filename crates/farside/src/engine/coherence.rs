@@ -50,6 +50,11 @@ impl CoherenceDriver {
         &self.machine
     }
 
+    /// Grants no own line for writing any more.
+    pub(super) const fn stop_granting(&mut self) {
+        self.machine.stop_granting();
+    }
+
     /// The number of operations that wait for a frame.
     pub(super) fn frameless(&self) -> usize {
         self.frameless.len()

@@ -224,10 +224,14 @@ impl Engine {
         }
     }
 
-    /// Asks the owners of lines of this home for them, to read them here; returns the lines.
-    pub(super) fn owned_by_others(&mut self) -> Vec<LineAddress> {
+    /// Asks the owners of lines of this home for them, to read them here, unless they were `asked`. Returns whether all are
+    /// back.
+    pub(super) fn takes_back(&mut self, asked: &mut BTreeSet<LineAddress>) -> bool {
         let lines = self.coherence.machine().owned_lines();
         for line in &lines {
+            if !asked.insert(*line) {
+                continue;
+            }
             let operation = persist_operation(self.unlogged.number());
             let (want, frame, here) = (Want::Read, Frame(0), self.here(*line));
             self.step_own(CoherenceEvent::Issue {
@@ -239,7 +243,16 @@ impl Engine {
                 here,
             });
         }
-        lines
+        lines.is_empty()
+    }
+
+    /// Forgets what waits for the log or for homes: it has failed.
+    pub(super) fn forget_durability(&mut self) {
+        self.unlogged.fences.clear();
+        self.unlogged.write_backs.clear();
+        if let Some(state) = &mut self.state {
+            state.waiting.clear();
+        }
     }
 
     /// Whether nothing waits for the log.
@@ -358,7 +371,7 @@ impl Engine {
         }
     }
 
-    /// Handles the end of a home: what it had not logged is gone.
+    /// Handles the end of a home: what it had not logged is gone, unless it has left, and has logged all before.
     pub(super) fn unlogged_home_gone(&mut self, home: NodeId) {
         let before = self.unlogged.lines.len();
         self.unlogged.lines.retain(|line, _| line.home() != home);
@@ -368,9 +381,10 @@ impl Engine {
         for fence in &mut self.unlogged.fences {
             fence.write_backs.retain(|number| !ended.contains(number));
         }
-        let told = !canary::mutant!(canary::nodes(), StateLossNotTold);
-        if self.unlogged.lines.len() < before && told {
-            self.unlogged.losses = self.unlogged.losses.wrapping_add(1);
+        let has_left = self.membership.machine().has_left(home);
+        let told = !has_left && !canary::mutant!(canary::nodes(), StateLossNotTold);
+        if self.unlogged.lines.len() < before {
+            self.unlogged.losses = self.unlogged.losses.wrapping_add(u32::from(told));
             self.publish_unlogged();
         }
         self.end_fences();
@@ -378,20 +392,15 @@ impl Engine {
 
     /// Lets an operation wait that has failed because its home is away; false if it is to fail.
     pub(super) fn waits_for_home(&mut self, operation: OperationId, code: ErrorCode) -> bool {
-        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 || self.leaving.is_some() {
+        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 {
             return false;
         }
         let Some(slot) = self.sessions.slot(operation) else {
             return false;
         };
         let kind = slot.request().kind;
-        let waits = matches!(
-            kind,
-            OperationKind::Read
-                | OperationKind::Write
-                | OperationKind::Word(_)
-                | OperationKind::Pin(_)
-        );
+        let waits =
+            matches!(kind, OperationKind::Read | OperationKind::Write | OperationKind::Word(_));
         if !waits || !slot.is_pending() || slot.is_abandoned() {
             return false;
         }
@@ -411,6 +420,7 @@ impl Engine {
 
     /// Ends all operations that wait for a home: this node leaves.
     pub(super) fn fail_away(&mut self) {
+        self.away.timeout_ns = 0;
         for (operation, _) in std::mem::take(&mut self.away.waiting) {
             if let Some(slot) = self.sessions.slot(operation) {
                 slot.finish_if_pending(Err(ErrorCode::HomeAway));

@@ -16,6 +16,7 @@ use crate::operation::{OperationKind, SessionSlots};
 use farside_base::{LineAddress, NodeSet};
 use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::member;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Lines that only operations hold are returned nevertheless after this time. No operation that a thread
@@ -33,8 +34,8 @@ pub(crate) struct LeaveProgress {
     evicted_at_ns: Option<u64>,
     /// When lines that operations hold are returned nevertheless.
     pins_end_ns: Option<u64>,
-    /// Lines of this home, if it has state, that other nodes owned at the start: they come back and are logged.
-    taken_back: Option<Vec<LineAddress>>,
+    /// Lines of this home, if it has state, that their owners were asked for.
+    asked_back: BTreeSet<LineAddress>,
     /// Everything was handed over.
     drained: bool,
     /// The membership machine knows of the leave.
@@ -126,16 +127,14 @@ impl Engine {
         held.is_empty() && !busy && !in_transition && all_logged
     }
 
-    /// Takes the lines of this home, if it has state, back from their owners; whether all have been logged since.
+    /// Takes the lines of this home, if it has state, back from their owners; whether all are back and logged. No line is
+    /// granted for writing meanwhile: who asks for one waits for the return of this node.
     fn takes_lines_back(&mut self, leave: &mut LeaveProgress) -> bool {
         if !self.keeps_state() {
             return true;
         }
-        let taken = leave.taken_back.get_or_insert_with(|| self.owned_by_others()).clone();
-        let machine = self.coherence.machine();
-        let is_back = |line: &LineAddress| !machine.is_busy(*line);
-        let all_back = taken.iter().all(is_back);
-        all_back && self.has_logged_all()
+        self.coherence.stop_granting();
+        self.takes_back(&mut leave.asked_back) && self.has_logged_all()
     }
 
     /// Whether all messages sent to linked members before this node was drained are posted.

@@ -443,7 +443,12 @@ impl Engine {
     ) -> bool {
         let memory = self.membership.machine.listed(node).and_then(|listed| listed.memory);
         let memory = memory.and_then(|generation| MemoryId::new(node, generation));
-        self.links.add((node, incarnation), memory, Import::new(node, link, regions, asked_here))
+        let import = Import::new(node, link, regions, asked_here);
+        let added = self.links.add((node, incarnation), memory, import);
+        if added {
+            self.home_returns(); // before an operation that starts now can pass one that waits
+        }
+        added
     }
 
     /// Advances the imports of all members that are being linked.
@@ -464,7 +469,6 @@ impl Engine {
         if let Some(home) = self.links.direct_home(node) {
             self.direct_homes.open(home.logged(self.has_state(node)));
         }
-        self.home_returns();
         self.watches.wake_members();
         self.watch_peer(node);
         self.contact_linked(node);

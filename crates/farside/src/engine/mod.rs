@@ -364,6 +364,7 @@ impl Engine {
         self.coherence.forget_frameless();
         self.take_held();
         self.away.clear();
+        self.forget_durability();
         self.sessions.fail_all(self.closed_with.unwrap_or(ErrorCode::NodeClosed));
         self.watches.wake_all();
     }

@@ -64,6 +64,11 @@ impl TagValue {
         }
     }
 
+    /// Whether sessions of this node may change the line.
+    pub(crate) fn may_change(self) -> bool {
+        self.level() == Level::Dirty
+    }
+
     /// The line's allocation; `None` if it is in none (or this is unknown).
     pub(crate) fn extent(self) -> Option<Extent> {
         let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;

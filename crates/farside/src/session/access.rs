@@ -267,10 +267,10 @@ impl Session {
         Some(before)
     }
 
-    /// Whether nothing is in flight or not durable and no failure is pending, after removing writes that have ended.
+    /// Whether nothing is in flight and no failure is pending, after removing writes that have ended.
     pub(crate) fn settle(&mut self) -> bool {
         self.reap();
-        self.is_settled() && self.is_durable()
+        self.is_settled()
     }
 
     /// Starts a call, which ends when the returned value is dropped.

@@ -260,7 +260,8 @@ impl Holder {
             Some(asked) if asked.ticket == ticket && asked.granted.is_none() => {}
             _ => return Err(Violation("a refusal of no pending request")),
         }
-        if !matches!(code, ErrorCode::Unallocated | ErrorCode::LineLost) {
+        let reasons = [ErrorCode::Unallocated, ErrorCode::LineLost, ErrorCode::HomeAway];
+        if !reasons.contains(&code) {
             return Err(Violation("a refusal for a reason that a home cannot have"));
         }
         self.at(line, HeldLine::default(), context, |desk| desk.refused(code, supplier));

@@ -227,9 +227,12 @@ impl Home {
         if self.busy.get(line).is_some_and(|work| twice(work)) {
             return Err(Violation("a second write-back of a line before the first was answered"));
         }
+        let lost = context.logs && self.directory.is_lost(line);
         self.at(line, here.extent, context, |desk| {
             if here.extent.is_none() {
                 desk.refuse(request, ErrorCode::Unallocated, None);
+            } else if lost {
+                desk.written(request); // it was durable before it was lost, and must not wait until it is restored
             } else {
                 desk.enqueue(request);
             }

@@ -259,8 +259,17 @@ impl HomeStep<'_, '_> {
         }
     }
 
+    /// Whether this home leaves, and grants no line for writing any more.
+    const fn is_refused(&self, request: HomeRequest) -> bool {
+        self.context.closing && matches!(request, HomeRequest::Write(..))
+    }
+
     /// Recalls the holders that conflict with a request.
     fn begin(&mut self, request: HomeRequest) {
+        if self.is_refused(request) {
+            self.refuse(request, ErrorCode::HomeAway, None);
+            return self.close();
+        }
         let lent = match self.state.level {
             Level::Dirty => LentTo::Not, // this node's own level is at most what the directory implies
             Level::Invalid | Level::Shared => self.directory.lent(self.line),
@@ -389,6 +398,10 @@ impl HomeStep<'_, '_> {
         if current.abandoned {
             return self.close();
         }
+        if self.is_refused(current.request) {
+            self.refuse(current.request, ErrorCode::HomeAway, None);
+            return self.close();
+        }
         if self.is_hindered(current.request) {
             return self.set_stage(HomeStage::Own);
         }
@@ -397,8 +410,8 @@ impl HomeStep<'_, '_> {
             HomeRequest::Own(operation, want, pin) => self.conclude_own(operation, want, pin),
             HomeRequest::Read(requester) => self.grant(requester, None, Level::Shared),
             HomeRequest::Write(requester, held, _) => self.grant(requester, held, Level::Dirty),
-            HomeRequest::WriteBack(node, ticket) => {
-                self.context.send(node, CoherenceMessage::Written { line: self.line, ticket });
+            HomeRequest::WriteBack(..) => {
+                self.written(current.request);
                 self.close();
             }
             HomeRequest::Retire(operation) => self.retired(operation),
@@ -636,6 +649,9 @@ impl HomeStep<'_, '_> {
     /// Handles the end of the only copy of the line.
     fn lose(&mut self) {
         self.directory.set_lost(self.line);
+        if self.context.logs {
+            self.answer_write_backs();
+        }
         let late = !self.context.lingering.is_empty();
         if self.context.logs && (!late || mutant!(self.context, RestoredUnderLateBytes)) {
             return self.replace_lost();
@@ -643,6 +659,23 @@ impl HomeStep<'_, '_> {
         self.context.counters.lines_lost += u64::from(!self.context.logs);
         if mutant!(self.context, LostServed) {
             self.directory.clear(self.line);
+        }
+    }
+
+    /// Answers a write-back: this home has the bytes, and where it logs they are durable.
+    pub(super) fn written(&mut self, request: HomeRequest) {
+        if let HomeRequest::WriteBack(node, ticket) = request {
+            self.context.send(node, CoherenceMessage::Written { line: self.line, ticket });
+        }
+    }
+
+    /// Answers the write-backs that wait: what their nodes have written was durable before the owner had the line.
+    fn answer_write_backs(&mut self) {
+        let is_one = |request: &HomeRequest| matches!(request, HomeRequest::WriteBack(..));
+        while let Some(at) = self.state.waiting.iter().position(is_one) {
+            if let Some(request) = self.state.waiting.remove(at) {
+                self.written(request);
+            }
         }
     }
 
@@ -771,6 +804,16 @@ impl HomeStep<'_, '_> {
         }
         self.state.waiting.push_back(request);
         self.state.retiring = true;
+        if let Some(current) = self.state.current
+            && current.stage == HomeStage::Own
+            && self.directory.is_lost(self.line)
+        {
+            // It would wait until the line can be restored.
+            if !current.abandoned {
+                self.refuse(current.request, ErrorCode::Unallocated, None);
+            }
+            self.close();
+        }
     }
 
     /// Completes a `Retire`: no other node holds the line.

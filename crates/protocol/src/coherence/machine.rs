@@ -26,6 +26,8 @@ pub struct Coherence {
     holder: Holder,
     /// Lines of this home are logged.
     logs: bool,
+    /// No other node is granted an own line for writing.
+    closing: bool,
     counters: Counters,
     mutant: Planted<CoherenceMutant>,
 }
@@ -41,6 +43,7 @@ impl Coherence {
             home: Home::new(limits),
             holder: Holder::new(limits),
             logs: false,
+            closing: false,
             counters: Counters::default(),
             mutant: Planted::NONE,
         }
@@ -62,6 +65,12 @@ impl Coherence {
     /// Continues the numbering of grants after `last`. A home that returns need not: no copy of its lines exists then.
     pub const fn continue_grants(&mut self, last: Grant) {
         self.home.continue_grants(last);
+    }
+
+    /// Grants no own line for writing from now on: this home leaves. The
+    /// requests are refused with `HomeAway`.
+    pub const fn stop_granting(&mut self) {
+        self.closing = true;
     }
 
     /// Statistics of the machine.
@@ -188,6 +197,7 @@ impl Coherence {
             effects,
             counters: &mut self.counters,
             logs: self.logs,
+            closing: self.closing,
             mutant: self.mutant,
         };
         (&mut self.home, &mut self.holder, context)
@@ -289,6 +299,7 @@ impl PartialEq for Coherence {
     fn eq(&self, other: &Self) -> bool {
         (self.me, self.nodes_max, self.dead, self.lingering, self.logs, self.mutant)
             == (other.me, other.nodes_max, other.dead, other.lingering, other.logs, other.mutant)
+            && self.closing == other.closing
             && self.home == other.home
             && self.holder == other.holder
     }

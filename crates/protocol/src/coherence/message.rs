@@ -315,10 +315,12 @@ fn extent(first: u8, bytes: u32, line: LineAddress) -> Result<Extent, Violation>
     Ok(Extent { first, bytes })
 }
 
-/// Decodes one of the two reasons for which a home refuses.
+/// Decodes one of the three reasons for which a home refuses.
 fn code(number: u16) -> Result<ErrorCode, Violation> {
     match ErrorCode::from_number(number) {
-        Some(code @ (ErrorCode::Unallocated | ErrorCode::LineLost)) => Ok(code),
+        Some(code @ (ErrorCode::Unallocated | ErrorCode::LineLost | ErrorCode::HomeAway)) => {
+            Ok(code)
+        }
         _ => Err(Violation("unknown reason of a refusal")),
     }
 }

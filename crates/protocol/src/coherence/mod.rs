@@ -341,6 +341,8 @@ struct StepContext<'a> {
     counters: &'a mut Counters,
     /// Lines of this home are logged.
     logs: bool,
+    /// No other node is granted a line of this home for writing.
+    closing: bool,
     mutant: farside_base::Planted<canary::CoherenceMutant>,
 }
 

@@ -8,7 +8,8 @@ use super::{Error, ErrorCode, GlobalAddress, OperationRecord, Random, Task, Word
 use crate::durable::SimDisk;
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use farside::{
-    AllocationHint, AllocationSpec, Config, Durability, Joining, Limits, LineSize, Node, Session,
+    AllocationHint, AllocationSpec, Config, Durability, Joining, Leaving, Limits, LineSize, Node,
+    Session,
 };
 use farside_base::Capabilities;
 use std::cell::{Cell, RefCell};
@@ -18,6 +19,8 @@ use std::task::{Context, Waker};
 
 /// Steps without progress that count as a deadlock.
 const IDLE_MAX: u32 = 20_000;
+/// Steps before a start that was refused is repeated.
+const PAUSE: u32 = 200;
 /// Node numbers of a cluster.
 const NUMBERS: u16 = 8;
 
@@ -213,11 +216,24 @@ struct Place {
     lives: u32,
     node: Option<Node>,
     joining: Option<Joining>,
+    leaving: Option<Leaving>,
+    /// Steps until it starts again, if that was refused or it has left.
+    pause: u32,
     tasks: Vec<Option<Task>>,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Ending {
+    Kill,
+    PowerCut,
+    Leave,
 }
 
 struct StateCluster {
     net: SimNet,
+    /// All lives end by a leave: nothing is lost then.
+    gently: bool,
     places: Vec<Place>,
     random: Random,
     config: Config,
@@ -246,7 +262,10 @@ fn run(seed: u64) -> Result<StateSummary, String> {
     }
     cluster.agree()?;
     super::check_history(&cluster.shared.history.borrow())?;
-    let StateCluster { mut summary, shared, .. } = cluster;
+    let StateCluster { mut summary, shared, gently, .. } = cluster;
+    if gently && shared.losses.get() > 0 {
+        return Err("writes were lost by a leave".to_owned());
+    }
     let history = shared.history.borrow();
     summary.done = history.iter().filter(|record| record.ended.is_some()).count() as u64;
     (summary.failed, summary.losses) = (shared.failed.get(), shared.losses.get());
@@ -266,11 +285,20 @@ impl StateCluster {
             .return_timeout_ns(*random.pick(&[0, 1_000_000, 600_000_000_000]))
             .write_back_ns(*random.pick(&[None, Some(100_000)]));
         let (with_state, without) = (random.between(1, 2), random.between(0, 2));
-        let place = |disk| Place { disk, lives: 0, node: None, joining: None, tasks: Vec::new() };
+        let place = |disk| Place {
+            disk,
+            lives: 0,
+            node: None,
+            joining: None,
+            leaving: None,
+            pause: 0,
+            tasks: Vec::new(),
+        };
         let kept = (0..with_state).map(|number| place(Some(SimDisk::new(seed ^ number << 60))));
         let places = kept.chain((0..without).map(|_| place(None))).collect();
         let shared = Rc::new(StateBoard::default());
-        Self { net, places, random, config, shared, summary: StateSummary::default() }
+        let gently = random.chance(250);
+        Self { net, gently, places, random, config, shared, summary: StateSummary::default() }
     }
 
     fn process(&self, place: usize) -> String {
@@ -279,8 +307,9 @@ impl StateCluster {
 
     /// Starts a process: it founds the cluster if there is no other.
     fn start(&mut self, at: usize) -> Result<(), String> {
-        let is_first =
-            self.places.iter().all(|place| place.node.is_none() && place.joining.is_none());
+        let is_first = self.places.iter().all(|place| {
+            place.node.is_none() && place.joining.is_none() && place.leaving.is_none()
+        });
         let fabric = self.net.fabric(&self.process(at));
         let config = self.config.clone();
         let device = self.places[at].disk.as_ref().map(SimDisk::device);
@@ -293,16 +322,17 @@ impl StateCluster {
         match started {
             Ok(Ok(node)) => self.places[at].node = Some(node),
             Ok(Err(joining)) => self.places[at].joining = Some(joining),
-            Err(error) if may_pass(error.code) => self.end_life(at),
+            Err(error) if may_pass(error.code) => self.end_life(at, PAUSE),
             Err(error) => return Err(format!("start of {at}: {error}")),
         }
         Ok(())
     }
 
-    fn end_life(&mut self, at: usize) {
+    fn end_life(&mut self, at: usize, pause: u32) {
         self.net.kill(&self.process(at));
         let place = &mut self.places[at];
-        (place.node, place.joining) = (None, None);
+        place.pause = pause;
+        (place.node, place.joining, place.leaving) = (None, None, None);
         place.tasks.clear();
         place.lives += 1;
     }
@@ -317,6 +347,19 @@ impl StateCluster {
             }
         };
         for at in 0..self.places.len() {
+            let left = self.places[at].leaving.as_mut().and_then(Leaving::poll);
+            if let Some(left) = left {
+                left.map_err(|error| format!("leave of {at}: {error}"))?;
+                self.end_life(at, PAUSE);
+                busy = true;
+            }
+            if self.places[at].pause > 0 {
+                self.places[at].pause -= 1;
+                if self.places[at].pause == 0 {
+                    self.start(at)?;
+                }
+                busy = true;
+            }
             let Some(joining) = self.places[at].joining.as_mut() else {
                 continue;
             };
@@ -328,8 +371,7 @@ impl StateCluster {
                     busy = true;
                 }
                 Err(error) if may_pass(error.code) => {
-                    self.end_life(at);
-                    self.start(at)?;
+                    self.end_life(at, PAUSE);
                 }
                 Err(error) => return Err(format!("join of {at}: {error}")),
             }
@@ -410,35 +452,40 @@ impl StateCluster {
         for at in 0..self.places.len() {
             self.work(at)?;
         }
-        let mut kills: Vec<(u64, usize, bool)> = Vec::new();
+        let mut kills: Vec<(u64, usize, Ending)> = Vec::new();
         for _ in 0..self.random.between(1, 3) {
             let at = self.random.index(self.places.len());
-            kills.push((self.random.below(1_500), at, self.random.chance(500)));
+            let ending = match self.gently {
+                true => Ending::Leave,
+                false => *self.random.pick(&[Ending::Kill, Ending::PowerCut, Ending::Leave]),
+            };
+            kills.push((self.random.below(1_500), at, ending));
         }
         kills.sort_unstable_by(|one, other| other.cmp(one)); // the next one is the last
         let (mut step, mut idle) = (0, 0);
         let mut returns: Vec<(u64, usize)> = Vec::new();
         loop {
-            while let Some((_, at, cut)) = kills.pop_if(|(when, ..)| *when <= step) {
-                if self.places[at].node.is_some() {
-                    self.end_life(at);
-                    if let Some(disk) = self.places[at].disk.as_ref().filter(|_| cut) {
-                        disk.restart();
-                    }
-                    returns.push((step + self.random.below(600), at));
+            while let Some((_, at, ending)) = kills.pop_if(|(when, ..)| *when <= step) {
+                if self.places[at].node.is_none() {
+                    continue;
                 }
+                if ending == Ending::Leave {
+                    let place = &mut self.places[at];
+                    place.tasks.clear();
+                    place.leaving = place.node.take().map(Node::start_leaving);
+                    continue;
+                }
+                self.end_life(at, 0);
+                let cut = ending == Ending::PowerCut;
+                if let Some(disk) = self.places[at].disk.as_ref().filter(|_| cut) {
+                    disk.restart();
+                }
+                returns.push((step + self.random.below(600), at));
             }
             let due: Vec<usize> =
                 returns.extract_if(.., |(when, _)| *when <= step).map(|(_, at)| at).collect();
             for at in due {
                 self.start(at)?;
-            }
-            let away = |place: &Place| place.node.is_none() && place.joining.is_none();
-            for at in 0..self.places.len() {
-                // A start that could not be made yet.
-                if away(&self.places[at]) && !returns.iter().any(|(_, other)| *other == at) {
-                    returns.push((step + 50, at));
-                }
             }
             let ready = self.places.iter().all(|place| place.node.is_some());
             let works = self.places.iter().flat_map(|place| &place.tasks).any(Option::is_some);

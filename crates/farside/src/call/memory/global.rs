@@ -294,7 +294,10 @@ impl GlobalMemory {
     /// Returns a session for a call; without a free one the call is queued and woken with one.
     pub(crate) fn take(&mut self, call: usize) -> Option<Box<MissSession>> {
         let miss = match self.free.pop() {
-            Some(miss) => Some(miss),
+            Some(mut miss) => {
+                miss.session.forget_losses();
+                Some(miss)
+            }
             // If the node is at its session limit, only the existing sessions are used.
             None if self.sessions < SESSIONS_MAX => self.open().ok(),
             None => None,
