@@ -64,8 +64,6 @@ farside_base::mutants! {
         StateWriteBackTooEarly,
         /// No session learns of the end of a home with state.
         StateLossNotTold,
-        /// An allocation of a home with state is answered before its record is durable.
-        StateAllocationEarly,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

@@ -166,12 +166,7 @@ impl Engine {
     ) {
         match &mut self.state {
             Some(state) if position > state.memory.durable() => {
-                let early = canary::mutant!(canary::nodes(), StateAllocationEarly);
-                let kept = if early { Requester::Dead } else { requester };
-                state.await_record(position, Awaiting::Allocated(kept, address, lines));
-                if early {
-                    self.answer_allocate(requester, Ok((address, lines)));
-                }
+                state.await_record(position, Awaiting::Allocated(requester, address, lines));
             }
             _ => self.answer_allocate(requester, Ok((address, lines))),
         }

@@ -371,6 +371,7 @@ impl StateCluster {
                     busy = true;
                 }
                 Err(error) if may_pass(error.code) => {
+                    self.gently = false; // others may have used its memory already: this is a death
                     self.end_life(at, PAUSE);
                 }
                 Err(error) => return Err(format!("join of {at}: {error}")),

@@ -4,7 +4,7 @@ use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::LineSize;
 
-/// Options of a [`MemoryState`].
+/// Options of a [`MemoryState`](super::MemoryState).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StateOptions {
