@@ -15,6 +15,9 @@ use farside_protocol::coherence::{CoherenceEvent, Frame, Level, Want};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// Polls of a node that its caller drives for one commit: what they append is one group.
+const COMMIT_EVERY: u32 = 8;
+
 impl Engine {
     /// Whether this node keeps its memory.
     pub(crate) fn keeps_state(&self) -> bool {
@@ -39,9 +42,11 @@ impl Engine {
         }
     }
 
-    /// Commits the rest of the log and marks its end: this node has ended.
+    /// Commits the rest of the log and marks its end, if this node has left; one that is dropped ends as in a crash.
     pub(crate) fn close_state(&mut self) {
-        if let Some(state) = &mut self.state {
+        if let Some(state) = &mut self.state
+            && self.membership.has_left()
+        {
             // What a fence has reported is durable already.
             let _ = state.memory.close(COMMIT_TIMEOUT);
         }
@@ -114,6 +119,9 @@ impl Engine {
         let Some((position, _)) = state.waiting.back() else {
             return false;
         };
+        if !self.polls.is_multiple_of(COMMIT_EVERY) {
+            return true;
+        }
         match state.memory.log().commit(*position, COMMIT_TIMEOUT) {
             Ok(()) => self.state_progress(),
             Err(error) => {
