@@ -10,33 +10,46 @@ use std::time::Duration;
 /// Longer than any commit.
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// How far a node has appended, for the thread that commits.
+#[derive(Debug, Default)]
+struct Wanted {
+    position: u64,
+    is_closed: bool,
+    /// The thread waits, and is to be woken.
+    waits: bool,
+}
+
 /// Tells the thread that commits how far the log has been appended.
 #[derive(Debug, Default)]
 pub(crate) struct CommitSignal {
-    /// The position, and whether the node has ended.
-    wanted: Mutex<(u64, bool)>,
+    wanted: Mutex<Wanted>,
     changed: Condvar,
 }
 
 impl CommitSignal {
+    /// Asks for a commit up to a position. Calls the kernel only if the thread waits.
     pub(crate) fn want(&self, position: u64) {
         let mut wanted = locked(&self.wanted);
-        wanted.0 = wanted.0.max(position);
-        drop(wanted);
-        self.changed.notify_one();
+        wanted.position = wanted.position.max(position);
+        if std::mem::take(&mut wanted.waits) {
+            self.changed.notify_one();
+        }
     }
 
     /// Ends the thread once it has committed all.
-    pub(crate) fn close(&self) {
-        locked(&self.wanted).1 = true;
+    fn close(&self) {
+        locked(&self.wanted).is_closed = true;
         self.changed.notify_one();
     }
 
     /// Blocks until more than `done` is wanted; `None` once the node has ended.
     fn next(&self, done: u64) -> Option<u64> {
-        let waits = |wanted: &mut (u64, bool)| wanted.0 <= done && !wanted.1;
+        let waits = |wanted: &mut Wanted| {
+            wanted.waits = wanted.position <= done && !wanted.is_closed;
+            wanted.waits
+        };
         let wanted = self.changed.wait_while(locked(&self.wanted), waits);
-        let (position, _) = *wanted.unwrap_or_else(PoisonError::into_inner);
+        let position = wanted.unwrap_or_else(PoisonError::into_inner).position;
         (position > done).then_some(position)
     }
 }

@@ -93,7 +93,8 @@ pub struct Config {
     ///
     /// *Guarantees*: what was fenced is as durable as the folder's file system ([`durable::promise_of`]); what was not is
     /// there or not, each write within a line as a whole. No other node reads what is not durable. *Cost*: this node's
-    /// memory a second time, a log of up to four times its memory, and a group commit for each write-back or fence.
+    /// memory a second time, a log of at most ten times its memory and mostly about twice what is allocated, and a group
+    /// commit for each fence and each line that goes to another node.
     ///
     /// [`durable::promise_of`]: crate::durable::promise_of
     pub state: Option<PathBuf>,
@@ -108,7 +109,8 @@ pub struct Config {
     /// no node starts from the missing ones alone.
     pub state_copies_min: Option<usize>,
     /// How long accesses to memory of a node with state wait for its return while it is away, before they fail with
-    /// `HomeAway`. Locks, allocations and frees do not wait.
+    /// `HomeAway`: reads, writes and atomics of words. Closures, `write_back`, atomics of several lines, locks, allocations
+    /// and frees do not wait.
     pub return_timeout_ns: u64,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,
@@ -167,6 +169,11 @@ impl Config {
         }
     }
 
+    /// Whether the memory survives the node's process.
+    pub(crate) const fn has_state(&self) -> bool {
+        self.state.is_some() || !self.state_copies.is_empty()
+    }
+
     /// Checks the values. What the machine has for them is checked when a node starts.
     ///
     /// # Errors
@@ -184,8 +191,7 @@ impl Config {
         if self.state.is_some() && !self.state_copies.is_empty() {
             return bad("state and state_copies: a node's state is in one of them".to_owned());
         }
-        let has_state = self.state.is_some() || !self.state_copies.is_empty();
-        if has_state && self.memory_bytes == 0 {
+        if self.has_state() && self.memory_bytes == 0 {
             return bad("state: a node without memory has none; set memory_bytes".to_owned());
         }
         let ranges = [

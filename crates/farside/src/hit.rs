@@ -9,6 +9,7 @@
 //! | a line's bytes | the holder of the busy bit | at `Dirty` |
 //! | | peers by one-sided WRITE; the engine if a line was lost | at `Invalid` |
 //! | a key's line, a way's frame | the engine alone | only while the tag is `Invalid`; the version rises after it |
+//! | the word of what is not durable | the engine alone | before a tag rises to `Dirty`, and any time later |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a way's grant | the engine alone | with the level; only the engine reads it |
 //! | the time until which accesses hit | the engine alone | any time |
@@ -578,11 +579,21 @@ impl Lines {
         !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
     }
 
-    /// The losses of homes with state so far, and the number of lines that may not be durable, in the low half. Both
-    /// are zero at nodes that write no memory of such homes.
+    /// The losses of homes with state so far in the high half, and the number of lines that may not be durable in the low
+    /// one. Both are zero at nodes that write no memory of such homes.
     #[inline(always)]
     pub(crate) fn unlogged(&self) -> u64 {
         self.unlogged.load(Ordering::Relaxed)
+    }
+
+    /// The losses alone.
+    pub(crate) fn losses(&self) -> u64 {
+        self.unlogged() & !u64::from(u32::MAX)
+    }
+
+    /// Whether there are lines that may not be durable.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.unlogged() as u32 != 0
     }
 
     /// Engine only.

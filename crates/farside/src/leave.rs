@@ -28,7 +28,7 @@ pub(crate) fn leave_timeout(config: &Config, leases: Leases) -> Duration {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Departure {
-    /// Bytes of allocations in the node's memory: they are gone for all nodes.
+    /// Bytes of allocations in the node's memory: they are gone for all nodes. Zero for a node with state.
     pub memory_bytes: u64,
 }
 
@@ -57,7 +57,8 @@ impl NodeShared {
         let mut engine = self.core.engine();
         engine.poll();
         let ended = engine.leave_ended()?;
-        let departure = Departure { memory_bytes: engine.used_bytes() };
+        let memory_bytes = if engine.keeps_state() { 0 } else { engine.used_bytes() };
+        let departure = Departure { memory_bytes };
         if self.set_closed() {
             return Some(Ok(Departure::default())); // by a clone just now
         }

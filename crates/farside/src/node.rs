@@ -585,7 +585,8 @@ impl Node {
     ///
     /// *Guarantees*: all writes by sessions of this node to memory of other homes, including asynchronous
     /// ones, are complete. Locks of this node's sessions are released. Other nodes get
-    /// [`ErrorCode::NodeLeft`] for memory of this home. Sessions of this node fail with `NodeClosed` from
+    /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: its lines are
+    /// taken back and logged first. Sessions of this node fail with `NodeClosed` from
     /// the call on; operations in flight complete first. Nodes that leave at the same time do not wait for
     /// each other's memory.
     ///

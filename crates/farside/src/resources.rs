@@ -54,8 +54,7 @@ impl Config {
 }
 
 const fn needed(config: &Config) -> u64 {
-    let has_state = config.state.is_some() || !config.state_copies.is_empty();
-    let image = if has_state { config.memory_bytes } else { 0 };
+    let image = if config.has_state() { config.memory_bytes } else { 0 };
     config.memory_bytes.saturating_add(image).saturating_add(config.cache_bytes)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The names are in a directory in global memory, in pages of [`DIRECTORY_BYTES`]. Its home is the node with
 //! state that has the lowest number, or else the member that was admitted first among those that lend memory;
-//! it creates the first page when it is asked for it. Each entry is within one line, so that it is read and written atomically; entries are changed under
-//! the lock of the first page's header.
+//! it creates the first page when it is asked for it. Each entry is within one line, so that it is read and
+//! written atomically; entries are changed under the lock of the first page's header.
 //!
 //! *Lifetime*: names in memory of a node with state are kept with it; others are lost with the member that is the
 //! directory's home, as the memory of that home is. The directory of the next holder is empty.
@@ -278,7 +278,7 @@ impl Timed<'_> {
 
     /// The home and the first page of the directory.
     fn directory(&mut self) -> Result<(NodeId, GlobalAddress), Error> {
-        let holder = self.core.engine().membership().first_lender();
+        let holder = self.core.engine().membership().directory_home();
         let none =
             || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
         let holder = holder.ok_or_else(none)?;

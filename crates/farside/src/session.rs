@@ -31,9 +31,6 @@ pub(crate) fn prefetch_slots(limits: &Limits) -> usize {
     limits.credits_per_class.min(u64::BITS) as usize
 }
 
-/// The losses of homes with state in [`Lines::unlogged`].
-const LOSSES: u64 = 0xffff_ffff << 32;
-
 /// An asynchronous write in flight.
 #[derive(Clone, Copy, Debug)]
 struct PendingWrite {
@@ -73,7 +70,7 @@ pub struct Session {
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
-    /// The losses of homes with state that this session has reported, as [`Lines::unlogged`] counts them.
+    /// The losses of homes with state that this session has reported, as [`Lines::losses`] counts them.
     losses: u64,
     /// Resources in the engine of the call that is in progress, or that was forgotten.
     pub(crate) in_flight: InFlight,
@@ -168,7 +165,7 @@ impl Session {
     pub(crate) fn new(node: Arc<NodeShared>, slots: Arc<SessionSlots>) -> Self {
         let core = Arc::clone(&node.core);
         let parker = Parker::new();
-        let losses = core.lines.unlogged() & LOSSES;
+        let losses = core.lines.losses();
         Self {
             lines: Arc::clone(&core.lines),
             lock_cells: core.lock_cells.clone(),
@@ -508,18 +505,24 @@ impl Session {
         self.lines.unlogged() == self.losses
     }
 
-    /// Reports the end of a home with state that had not logged what this node wrote, once.
+    /// Whether a home with state has ended that had not logged what this node wrote, and this session has not reported it.
+    /// From here on it counts as reported.
+    fn takes_loss(&mut self) -> bool {
+        let losses = self.lines.losses();
+        std::mem::replace(&mut self.losses, losses) != losses
+    }
+
+    /// Reports such a loss, once.
+    ///
+    /// # Errors
+    /// `WritesLost`.
     pub(crate) fn report_loss(&mut self) -> Result<(), Error> {
-        let losses = self.lines.unlogged() & LOSSES;
-        match std::mem::replace(&mut self.losses, losses) == losses {
-            true => Ok(()),
-            false => Err(Error::new(ErrorCode::WritesLost)),
-        }
+        if self.takes_loss() { Err(Error::new(ErrorCode::WritesLost)) } else { Ok(()) }
     }
 
     /// Forgets losses of before: the session serves another caller.
     pub(crate) fn forget_losses(&mut self) {
-        self.losses = self.lines.unlogged() & LOSSES;
+        self.takes_loss();
     }
 
     pub(crate) fn check_size(&self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {

@@ -20,8 +20,8 @@ impl Session {
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`; the first failure of an earlier write; `NodeLost` and `NodeLeft` when a home is gone;
-    /// `LineLost` when a node died that had taken a line (overwrite the whole line); `WritesLost` as for [`fence`](Self::fence); `Unallocated` when the
-    /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
+    /// `LineLost` when a node died that had taken a line (overwrite the whole line); `WritesLost` as for
+    /// [`fence`](Self::fence); `Unallocated` when the memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
         let what = AccessKind::Ordered(OperationKind::WriteBack);
         self.report_loss()?;

@@ -60,7 +60,7 @@ fn founder_with_state_returns_with_its_memory() {
     session.write_atomic(words.checked_add(1020).unwrap(), &[9; 8]).unwrap();
     session.fence().unwrap();
     drop(session);
-    node.leave().unwrap();
+    assert_eq!(node.leave().unwrap().memory_bytes, 0, "nothing is gone");
 
     let node = Node::create(&config).unwrap();
     assert_eq!(node.memory(), memory);
@@ -132,6 +132,48 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
         session.write_u64(word, 7).unwrap();
         session.fence().unwrap();
     });
+}
+
+#[test]
+fn accesses_fail_when_a_home_does_not_return_in_time() {
+    let folder = StateFolder::new("late");
+    let founder = Node::create(&config("late", None).return_timeout_ns(20_000_000)).unwrap();
+    let home = Node::join(&config("late", Some(&folder.0))).unwrap();
+    let mut session = founder.session().unwrap();
+    let word = session.alloc_on(8, home.id()).unwrap();
+    home.leave().unwrap();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
+    assert_eq!(session.fetch_add(word, 1).unwrap_err().code, ErrorCode::HomeAway);
+    session.write_u64(word, 1).unwrap();
+    assert_eq!(session.fence().unwrap_err().code, ErrorCode::HomeAway);
+    session.fence().unwrap();
+}
+
+/// What was written and not fenced when a home was killed is reported, once, also by a write-back after its return.
+#[test]
+fn lost_writes_are_reported_by_each_session_once() {
+    let folder = StateFolder::new("lost");
+    let config = Config::new(unique_name("lost")).memory_bytes(0).cache_bytes(1 << 20);
+    let founder = Node::create_on(&config, process_fabric("shm", None)).unwrap();
+    let role = home_role("shm", &founder, &config, &format!("folder {}", folder.0.display()));
+    let mut home = Process::child(&role);
+    home.hear("ready");
+    let (mut one, mut other) = (founder.session().unwrap(), founder.session().unwrap());
+    let spec = AllocationSpec::default().durability(Durability::Logged);
+    let word = one.alloc_with(8, spec).unwrap();
+    one.write_u64(word, 1).unwrap();
+    one.fence().unwrap();
+    one.fetch_add(word, 1).unwrap();
+    home.kill();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
+    let mut home = Process::child(&role);
+    home.hear("ready");
+    assert_eq!(one.write_back(word, 8).unwrap_err().code, ErrorCode::WritesLost);
+    one.write_back(word, 8).unwrap();
+    one.fence().unwrap();
+    assert_eq!(other.fence().unwrap_err().code, ErrorCode::WritesLost);
+    other.fence().unwrap();
+    assert_eq!(founder.session().unwrap().read_u64(word).unwrap(), 1);
 }
 
 #[test]

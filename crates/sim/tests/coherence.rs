@@ -489,7 +489,7 @@ fn walks_with_write_backs_heals_and_deaths() {
     walks(setup, WALKS);
 }
 
-/// A home that logs, and nodes of which some die.
+/// A home that logs, and nodes, some of them mortal.
 fn logged(budgets: Vec<Budget>, mortal: Vec<u16>) -> CoherenceSetup {
     let deaths = u8::from(!mortal.is_empty());
     CoherenceSetup {

@@ -1,5 +1,6 @@
-//! Durable memory, as the engine does it: logs the lines and allocations of this home ([`state`](super::state)), has fences wait for what
-//! is not durable ([`unlogged`](super::unlogged)), and operations for homes that are away ([`away`](super::away)).
+//! Durable memory, as the engine does it: logs the lines and allocations of this home ([`state`](super::state)), has
+//! fences wait for what is not durable ([`unlogged`](super::unlogged)), and operations for homes that are away
+//! ([`away`](super::away)).
 
 use super::requester::Requester;
 use super::state::Awaiting;
@@ -235,7 +236,7 @@ impl Engine {
             if !asked.insert(*line) {
                 continue;
             }
-            let operation = persist_operation(self.unlogged.number());
+            let operation = persist_operation(self.unlogged.number()); // of no fence: its end means nothing
             let (want, frame, here) = (Want::Read, Frame(0), self.here(*line));
             self.step_own(CoherenceEvent::Issue {
                 operation,
@@ -265,12 +266,7 @@ impl Engine {
 
     /// Notes that this node may write a line from now on.
     pub(super) fn may_write(&mut self, line: LineAddress) {
-        let home = line.home();
-        let keeps = match home == self.me() {
-            true => self.keeps_state(),
-            false => self.membership.machine().keeps(home),
-        };
-        if keeps {
+        if self.has_state(line.home()) {
             let serial = self.unlogged.number();
             self.unlogged.lines.insert(line, serial);
             self.publish_unlogged();
@@ -421,10 +417,15 @@ impl Engine {
         waited
     }
 
-    /// Ends all operations that wait for a home: this node leaves.
+    /// Ends all operations that wait for a home, and lets none wait any more: this node leaves.
     pub(super) fn fail_away(&mut self) {
         self.away.timeout_ns = 0;
-        for (operation, _) in std::mem::take(&mut self.away.waiting) {
+        let waiting = std::mem::take(&mut self.away.waiting);
+        self.fail_waiting(waiting);
+    }
+
+    fn fail_waiting(&self, waiting: VecDeque<(OperationId, u64)>) {
+        for (operation, _) in waiting {
             if let Some(slot) = self.sessions.slot(operation) {
                 slot.finish_if_pending(Err(ErrorCode::HomeAway));
             }
@@ -452,10 +453,6 @@ impl Engine {
         let late = |(_, at_ns): &(OperationId, u64)| *at_ns <= now_ns;
         let (late, waiting): (VecDeque<_>, _) = self.away.waiting.drain(..).partition(late);
         self.away.waiting = waiting;
-        for (operation, _) in late {
-            if let Some(slot) = self.sessions.slot(operation) {
-                slot.finish_if_pending(Err(ErrorCode::HomeAway));
-            }
-        }
+        self.fail_waiting(late);
     }
 }

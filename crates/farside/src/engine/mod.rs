@@ -283,7 +283,6 @@ impl Engine {
 
     /// Runs the checks that are done at intervals only.
     pub(crate) fn probe(&mut self) {
-        self.end_away();
         self.bind_rendezvous();
         self.look_at_peers();
     }

@@ -245,22 +245,13 @@ impl Engine {
 
     /// How memory was lost; that of a node with state may be lent again by now.
     pub(crate) fn loss_of(&self, memory: MemoryId) -> ErrorCode {
-        let is_kept = self.membership.machine().keeps_memory(memory);
-        match (is_kept, self.has_left(memory)) {
-            (true, _) => ErrorCode::HomeAway,
-            (false, true) => ErrorCode::NodeLeft,
-            (false, false) => ErrorCode::NodeLost,
-        }
+        loss(self.membership.machine().keeps_memory(memory), self.has_left(memory))
     }
 
     /// The same of a node that cannot be asked any more.
     fn loss_of_node(&self, node: NodeId) -> ErrorCode {
         let membership = self.membership.machine();
-        match (membership.keeps(node), membership.has_left(node)) {
-            (true, _) => ErrorCode::HomeAway,
-            (false, true) => ErrorCode::NodeLeft,
-            (false, false) => ErrorCode::NodeLost,
-        }
+        loss(membership.keeps(node), membership.has_left(node))
     }
 
     /// Ends an operation with a result.
@@ -354,5 +345,14 @@ impl Engine {
             self.sessions.gate.waiting.swap_remove(at);
             self.finish(operation, Err(ErrorCode::TimedOut));
         }
+    }
+}
+
+/// The error for a node that is gone: with state it will return.
+const fn loss(has_state: bool, has_left: bool) -> ErrorCode {
+    match (has_state, has_left) {
+        (true, _) => ErrorCode::HomeAway,
+        (false, true) => ErrorCode::NodeLeft,
+        (false, false) => ErrorCode::NodeLost,
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The coherence machine of such a home ([`with_log`](farside_protocol::coherence::Coherence::with_log)) has each line
 //! logged that comes back from an owner or that a session of this node has written, and grants it to no node before the
-//! `Logged` that follows. [`durability`](super::durability) appends the records. A thread of the node commits them, all that have been appended
-//! meanwhile in one group, and reports it to the engine; a node that its caller drives commits within its poll.
+//! `Logged` that follows. [`durability`](super::durability) appends the records. A thread of the node commits them, all
+//! that have been appended meanwhile in one group, and reports it to the engine; a node that its caller drives commits
+//! within its poll.
 //!
 //! *Invariants*: a line is logged once at a time; answers to allocations and frees follow their records; what a commit
 //! reports is processed in the order of the log. A log that fails once ends this node: nothing more is acknowledged.

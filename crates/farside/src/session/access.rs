@@ -16,7 +16,7 @@
 //! needs a slot waits for that.
 
 use super::deadline::Deadline;
-use super::{CALL_SLOTS, LOSSES, LinePiece, Pieces, Session, failure, one_line, pieces};
+use super::{CALL_SLOTS, LinePiece, Pieces, Session, failure, one_line, pieces};
 use crate::canary;
 use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
@@ -539,22 +539,15 @@ impl Session {
             return None;
         }
         if !access.is_fence() || !canary::mutant!(canary::nodes(), FenceReturnsAtOnce) {
-            let confirms = access.is_fence() && !access.asked && self.is_settled();
-            if confirms && !self.lines.is_trusted() {
+            let may_ask = access.is_fence() && self.is_settled();
+            if may_ask && !access.asked && !self.lines.is_trusted() {
                 access.asked = true;
-                match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
-                    Ok(own) => self.start(OperationKind::Confirm, LinePiece::empty(own), &[]),
-                    Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
-                }
+                self.start_at_node(OperationKind::Confirm);
             }
-            let persists = access.is_fence() && !access.persisted && self.is_settled();
             let forgets = canary::mutant!(canary::nodes(), FenceForgetsState);
-            if persists && self.lines.unlogged() & !LOSSES > 0 && !forgets {
+            if may_ask && !access.persisted && self.lines.has_unlogged() && !forgets {
                 access.persisted = true;
-                match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
-                    Ok(own) => self.start(OperationKind::Persist, LinePiece::empty(own), &[]),
-                    Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
-                }
+                self.start_at_node(OperationKind::Persist);
             }
             if let Some(write) = self.pending.first() {
                 return Some(write.slot);
@@ -562,13 +555,19 @@ impl Session {
         }
         std::sync::atomic::fence(Ordering::SeqCst);
         access.waits_for_writes = false;
-        let losses = self.lines.unlogged() & LOSSES;
-        if access.is_fence() && losses != self.losses && self.write_failure.is_none() {
-            self.losses = losses;
-            self.remember(Error::new(ErrorCode::WritesLost));
-        }
         access.failure = self.write_failure.take();
+        if access.is_fence() && access.failure.is_none() {
+            access.failure = self.report_loss().err();
+        }
         None
+    }
+
+    /// Starts an operation of this node as a whole, which the fence in progress waits for.
+    fn start_at_node(&mut self, kind: OperationKind) {
+        match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
+            Ok(own) => self.start(kind, LinePiece::empty(own), &[]),
+            Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
+        }
     }
 
     /// Continues an access; returns its result, or nothing if `waker` will be woken when it can continue.
@@ -710,14 +709,11 @@ impl Session {
                     access.result = before;
                     return Ok(None);
                 }
-                if kind == OperationKind::WriteBack && self.is_written_at_home(piece)? {
-                    if self.lines.unlogged() & !LOSSES == 0 {
-                        return Ok(None);
-                    }
-                    (false, OperationKind::Persist)
-                } else {
-                    (false, kind)
+                let is_here = kind == OperationKind::WriteBack && self.is_written_at_home(piece)?;
+                if is_here && !self.lines.has_unlogged() {
+                    return Ok(None);
                 }
+                (false, if is_here { OperationKind::Persist } else { kind })
             }
         };
         if hit {

@@ -276,7 +276,8 @@ impl HomeStep<'_, '_> {
         };
         if lent == LentTo::Lost {
             return match request {
-                HomeRequest::WriteBack(..) if self.context.logs => self.conclude(), // it was durable before it was lost
+                // What its node wrote was durable before the dead owner had the line.
+                HomeRequest::WriteBack(..) if self.context.logs => self.conclude(),
                 HomeRequest::Retire(_) | HomeRequest::Evict(..) => self.finish_lost(None),
                 _ if self.context.logs => self.set_stage(HomeStage::Own), // until it can be restored
                 _ => self.finish_lost(None),

@@ -81,7 +81,7 @@ impl MemoryState {
         self.finish()
     }
 
-    /// Restates the next piece. Returns whether the pass goes on.
+    /// Restates the next piece. Returns whether the pass continues.
     fn restate(&mut self) -> Result<bool, Error> {
         let before = self.log.watermarks().appended;
         let Some(pass) = self.pass.as_mut().filter(|pass| pass.end.is_none()) else {
@@ -93,7 +93,7 @@ impl MemoryState {
                 let (tag, payload) = record.encode(&mut self.scratch);
                 self.log.append(tag, payload)?;
             }
-            // The last of the two: a pass that goes on after the end of its process need not repeat them.
+            // The last of the two: a pass that continues after the end of its process need not repeat them.
             if let Some(identity) = self.contents.identity.clone() {
                 let record = StateRecord::Identity(identity);
                 let (tag, payload) = record.encode(&mut self.scratch);

@@ -12,7 +12,7 @@
 //! 3. The log is trimmed below `p` when all up to the pass's end is durable. So a trimmed log has a whole pass.
 //! 4. Allocations found in a part of the log are some of those that existed; at the end of a pass, all of them.
 //!
-//! A pass that the end of the process has interrupted goes on where its records end. Why each point is right, case by case,
+//! A pass that the end of the process has interrupted continues where its records end. Why each point is right, case by case,
 //! is in `docs/internals/durable-log.md`.
 //!
 //! | file | does |
@@ -54,7 +54,7 @@ pub use types::{Allocation, Restored, StateIdentity, StateOptions, StateStats};
 /// Most bytes of the name of a cluster.
 const CLUSTER_BYTES_MAX: usize = 64;
 
-/// Pieces by which a pass goes on when the state is opened.
+/// Pieces by which a pass continues when the state is opened.
 const RESUMED_PIECES: i64 = 4;
 
 /// The contents of a node's memory, kept in a log: an image in memory, of which each change is appended to the log.
@@ -104,7 +104,7 @@ pub struct MemoryState {
     paced: u64,
     /// Bytes that cleaning may add to the log.
     credit: i64,
-    /// Why cleaning does not go on.
+    /// Why cleaning has stopped.
     cleaning_failure: Option<Error>,
     scratch: Vec<u8>,
     stats: StateStats,
@@ -157,7 +157,7 @@ impl MemoryState {
             scratch: Vec::new(),
             stats: StateStats::default(),
         };
-        // A pass whose end is durable trims now. One in flight goes on by some pieces, so that it ends even if each process
+        // A pass whose end is durable trims now. One in flight continues by some pieces, so that it ends even if each process
         // is killed after its first operation.
         if state.pass.is_some() {
             state.credit = RESUMED_PIECES * state.sizes.piece.cast_signed();

@@ -75,7 +75,7 @@ impl Replay {
         let takes = RecordHeader::footprint(payload as u64);
         match record {
             StateRecord::Identity(_) => pass.has_identity = true,
-            // At least a byte, so that a pass that is interrupted again and again goes on.
+            // At least a byte, so that a pass that is interrupted again and again continues.
             StateRecord::Restated { offset, bytes, .. } => {
                 pass.cursor = offset + (bytes.len() as u64).max(1);
                 pass.restated += takes;

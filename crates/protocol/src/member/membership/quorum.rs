@@ -47,9 +47,9 @@ const UNREACHED: &str = "a member is out of reach of this joiner";
 const ISOLATED: &str = "most of the cluster is out of reach";
 
 impl Membership {
-    /// The holder of the directory of named roots: of the nodes with state the one with the lowest number, a member or
+    /// The home of the directory of named roots: of the nodes with state the one with the lowest number, a member or
     /// not; without any, the member that was admitted first among those that lend memory and do not leave.
-    pub fn first_lender(&self) -> Option<NodeId> {
+    pub fn directory_home(&self) -> Option<NodeId> {
         let mut kept = self.generations.iter().filter(|(_, lent)| lent.state);
         if let Some((node, _)) = kept.next() {
             return Some(*node);
