@@ -688,6 +688,10 @@ impl Drop for ShmPort {
             }
         }
         for slot in &self.links {
+            // First, or a request that finds the memory revoked after this would not know that the peer ended.
+            if let LinkSlot::Open(open) = slot {
+                open.shut();
+            }
             if let Some(connection) = slot.connection() {
                 inner.close(connection);
             }

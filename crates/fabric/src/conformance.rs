@@ -178,6 +178,7 @@ macro_rules! for_each_conformance_case {
                 a_port_tells_where_it_is_reached
                 receive_queues_end_and_come_again
                 address_in_use_is_said_and_is_free_after_its_port
+                requests_to_a_dropped_port_lose_the_peer
                 close_is_seen_by_the_peer_and_flushes_here
                 reconnect_after_close_gives_new_links
                 lost_peer_fails_its_links_and_no_other

@@ -209,6 +209,22 @@ pub(super) fn address_in_use_is_said_and_is_free_after_its_port(subject: &dyn Su
     nameless.expect("a port that only connects");
 }
 
+/// Revoking the memory of a dropped port must not hide that the peer has ended.
+pub(super) fn requests_to_a_dropped_port_lose_the_peer(subject: &dyn Subject) {
+    for _ in 0..3 {
+        let mut scene = Scene::new(subject, 2);
+        if !scene.capabilities.write {
+            return;
+        }
+        let wire = scene.wire(0, 1);
+        scene.works(&wire);
+        scene.nodes[1].port = None;
+        let far = &scene.nodes[1];
+        far.fabric.deregister(far.region.id).expect("a region to be ended");
+        is_dead(&mut scene, &wire);
+    }
+}
+
 pub(super) fn close_is_seen_by_the_peer_and_flushes_here(subject: &dyn Subject) {
     let mut scene = Scene::new(subject, 2);
     let (first, second) = (scene.wire(0, 1), scene.wire(0, 1));
