@@ -140,6 +140,7 @@ impl Session {
             // Named nodes are asked directly, whatever is known of their memory.
             AllocationHint::Near(address) => {
                 let refusal = self.core.engine().refusal_at(address.line());
+                let refusal = refusal.filter(|code| *code != ErrorCode::HomeAway); // it waits
                 return refusal.map_or(named(address.home()), |code| Err(Error::at(code, address)));
             }
             AllocationHint::On(node) => return named(node),

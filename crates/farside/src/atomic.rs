@@ -153,7 +153,13 @@ impl Session {
         let lines = Arc::clone(call.lines());
         loop {
             call.pin(Want::Write, &[piece], &[]).await?;
-            let claim = claim_pinned(&lines, piece).map_err(|error| call.name_loss(error))?;
+            let claim = match claim_pinned(&lines, piece) {
+                Ok(claim) => claim,
+                Err(error) => {
+                    call.unpin_lost(error)?;
+                    continue;
+                }
+            };
             if lines.is_trusted() {
                 let result = change_line(&claim, address, bytes, change);
                 drop(claim);
@@ -199,13 +205,14 @@ impl Session {
         if snapshot(&lines, &parts, out) && lines.is_trusted() {
             return Ok(());
         }
-        loop {
+        'pinned: loop {
             call.pin(Want::Read, &parts, &[]).await?;
             while !snapshot(&lines, &parts, out) {
                 // A writer of this node holds one of the lines, or the home of one has died.
-                for part in &parts {
-                    let pinned = check_pinned(&lines, *part, Level::Shared);
-                    pinned.map_err(|error| call.name_loss(error))?;
+                let lost = |part: &LinePiece| check_pinned(&lines, *part, Level::Shared).err();
+                if let Some(error) = parts.iter().find_map(lost) {
+                    call.unpin_lost(error)?;
+                    continue 'pinned;
                 }
                 std::hint::spin_loop();
             }
@@ -253,8 +260,14 @@ impl Session {
             let claims = parts
                 .iter()
                 .map(|part| claim_pinned(&lines, *part))
-                .collect::<Result<Vec<Claim<'_>>, Error>>()
-                .map_err(|error| call.name_loss(error))?;
+                .collect::<Result<Vec<Claim<'_>>, Error>>();
+            let claims = match claims {
+                Ok(claims) => claims,
+                Err(error) => {
+                    call.unpin_lost(error)?;
+                    continue;
+                }
+            };
             if !lines.is_trusted() {
                 drop(claims);
                 call.unpin();
@@ -352,8 +365,26 @@ fn snapshot(lines: &Lines, parts: &[LinePiece], out: &mut [u8]) -> bool {
 impl Session {
     /// Pins all the lines at this node until the call ends, from a moment at which the cache is trusted.
     /// Lost lines are filled with `healing`, which is empty or the bytes to be written.
+    ///
+    /// While a home is away, nothing is held.
     async fn pin(&mut self, want: Want, parts: &[LinePiece], healing: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
+        loop {
+            match self.pin_all(want, parts, healing).await {
+                Err(error) if error.code == ErrorCode::HomeAway => {
+                    self.await_home(parts[0].address).await?;
+                }
+                pinned => return pinned,
+            }
+        }
+    }
+
+    async fn pin_all(
+        &mut self,
+        want: Want,
+        parts: &[LinePiece],
+        healing: &[u8],
+    ) -> Result<(), Error> {
         // A call that pins repeatedly holds the gate already.
         while parts.len() > 1 && !self.in_flight.gated {
             self.in_flight.gated =
@@ -376,6 +407,16 @@ impl Session {
             // The next call waits until this node may trust its cache again, or learns that it was removed.
             self.unpin();
         }
+    }
+
+    /// Unpins all lines, of which one went with its home, if that will return.
+    fn unpin_lost(&mut self, error: Error) -> Result<(), Error> {
+        let error = self.name_loss(error);
+        match error.code {
+            ErrorCode::HomeAway => self.unpin(),
+            _ => return Err(error),
+        }
+        Ok(())
     }
 
     fn unpin(&mut self) {

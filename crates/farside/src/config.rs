@@ -108,9 +108,8 @@ pub struct Config {
     /// The least copies to start with, if others are lost; `None`: all that the state had. With fewer, you guarantee that
     /// no node starts from the missing ones alone.
     pub state_copies_min: Option<usize>,
-    /// How long accesses to memory of a node with state wait for its return while it is away, before they fail with
-    /// `HomeAway`: reads, writes and atomics of words. Closures, `write_back`, atomics of several lines, locks, allocations
-    /// and frees do not wait.
+    /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
+    /// all accesses, allocations, names, and the forms of locking that wait. What was locked there is not locked any more.
     pub return_timeout_ns: u64,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,

@@ -314,8 +314,16 @@ impl Session {
             Some(Begun::Ended(outcome)) => call.note_grant(outcome, piece),
             Some(Begun::Waits(slot)) => call.blocking().run(call.call_ended(slot, piece)),
             None => call.blocking().run(call.lock_line(piece, ask)),
-        }?;
-        Ok(Grant { token, abandoned: call.in_flight.abandoned })
+        };
+        let abandoned = call.in_flight.abandoned;
+        match token {
+            Err(error) if awaits_home(&error, ask) => {
+                drop(call);
+                self.deadline = Some(self.last_deadline());
+                self.blocking().run(self.ask_async(address, bytes, ask))
+            }
+            token => token.map(|token| Grant { token, abandoned }),
+        }
     }
 
     /// Waits within the spin budget while other sessions of this node lock the piece on loan; returns the token
@@ -428,16 +436,32 @@ impl Session {
         let bytes = self.lock_bytes(address, bytes)?;
         let mut call = self.enter();
         call.writes_ended().await?;
+        loop {
+            match call.lock_lines(address, bytes, ask).await {
+                Err(error) if awaits_home(&error, ask) => call.await_home(address).await?,
+                token => {
+                    return token.map(|token| Grant { token, abandoned: call.in_flight.abandoned });
+                }
+            }
+        }
+    }
+
+    async fn lock_lines(
+        &mut self,
+        address: GlobalAddress,
+        bytes: usize,
+        ask: Ask,
+    ) -> Result<u64, Error> {
         let mut token = 0;
         for piece in pieces(address, bytes) {
             let piece = piece?;
-            token = call.lock_line(piece, ask).await?;
+            token = self.lock_line(piece, ask).await?;
             if let Ask::Lock { mode, .. } = ask {
-                call.in_flight.locked = Some((address, piece.at + piece.bytes, mode));
+                self.in_flight.locked = Some((address, piece.at + piece.bytes, mode));
             }
         }
-        call.in_flight.locked = None;
-        Ok(Grant { token, abandoned: call.in_flight.abandoned })
+        self.in_flight.locked = None;
+        Ok(token)
     }
 
     fn lock_bytes(&self, address: GlobalAddress, bytes: u64) -> Result<usize, Error> {
@@ -525,4 +549,10 @@ impl Session {
         let deadline = self.next_deadline();
         self.unlock_mode_async(address, bytes, Mode::Write, deadline).await
     }
+}
+
+/// Whether a request that has failed is repeated once the home has returned: an upgrade has lost its lock.
+fn awaits_home(error: &Error, ask: Ask) -> bool {
+    let waits = matches!(ask, Ask::Lock { patience: Patience::Wait, .. });
+    waits && error.code == ErrorCode::HomeAway
 }

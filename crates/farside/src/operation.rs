@@ -66,6 +66,8 @@ pub(crate) enum OperationKind {
     Gate,
     /// Find out whether this node is still a member.
     Confirm,
+    /// Wait until the home of the address can be asked, if it is a node with state that is away.
+    AwaitHome,
     /// Write the line back to its home.
     WriteBack,
     /// Wait until what this node has written to memory of nodes with state is durable.
@@ -86,8 +88,26 @@ impl OperationKind {
             | Self::Lock(_)
             | Self::Gate
             | Self::Confirm
+            | Self::AwaitHome
             | Self::WriteBack
             | Self::Persist => None,
+        }
+    }
+
+    /// Whether an operation of this kind starts again when its home returns, if it fails for the end of its home: it has had
+    /// no effect then, holds nothing meanwhile, and an allocation that was made nevertheless stays unused.
+    pub(crate) fn waits_for_home(self) -> bool {
+        match self {
+            Self::Read
+            | Self::Write
+            | Self::Word(_)
+            | Self::Allocate { .. }
+            | Self::Directory { .. }
+            | Self::AwaitHome
+            | Self::WriteBack => true,
+            // Pins and locks are of several lines, which are lost together; a free may have taken effect.
+            Self::Pin(_) | Self::Lock(_) | Self::Free => false,
+            Self::Idle | Self::Prefetch(_) | Self::Gate | Self::Confirm | Self::Persist => false,
         }
     }
 
@@ -185,6 +205,7 @@ impl OperationRequest {
             | OperationKind::Lock(_)
             | OperationKind::Gate
             | OperationKind::Confirm
+            | OperationKind::AwaitHome
             | OperationKind::Persist
             | OperationKind::WriteBack => Err(ErrorCode::NodeFailed),
         }

@@ -2,13 +2,16 @@
 
 use farside::fabrics::Fabric;
 use farside::onesided::{LendOptions, MemoryServer};
-use farside::{AllocationHint, AllocationSpec, Config, Durability, ErrorCode, GlobalAddress, Node};
+use farside::{
+    AllocationHint, AllocationSpec, Config, Durability, Error, ErrorCode, GlobalAddress, Node,
+    Session,
+};
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_testkit::{Process, Random, WATCHDOG, await_parent, role, say, unique_name};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// A folder that is removed at the end.
@@ -132,6 +135,68 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
         session.write_u64(word, 7).unwrap();
         session.fence().unwrap();
     });
+}
+
+/// Every call that has to ask the home waits for it, and holds nothing meanwhile.
+#[test]
+fn calls_of_all_kinds_wait_for_a_node_with_state_that_is_away() {
+    let folder = StateFolder::new("kinds");
+    let founder = Node::create(&config("kinds", None)).unwrap();
+    let kept = config("kinds", Some(&folder.0));
+    let home = Node::join(&kept).unwrap();
+    let mut session = founder.session().unwrap();
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    let bytes = session.alloc_with(4096, logged).unwrap();
+    let freed = session.alloc_with(8, logged).unwrap();
+    let at = |offset| bytes.checked_add(offset).unwrap();
+    session.publish_root("bytes", bytes, 4096).unwrap();
+    session.write(at(1024), &[1; 1024]).unwrap();
+    session.fence().unwrap();
+    let node = home.id();
+    home.leave().unwrap();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
+
+    type Call<'a> = Box<dyn Fn(&mut Session) -> Result<(), Error> + Sync + 'a>;
+    let calls: [Call<'_>; 11] = [
+        Box::new(|session| session.lock_write(at(0), 8)?.unlock()),
+        Box::new(|session| session.lock_read(at(256), 512)?.unlock()),
+        Box::new(|session| session.atomic(at(8), 8, |bytes| bytes.fill(7))),
+        Box::new(|session| session.write_atomic(at(3000), &[9; 500])),
+        Box::new(|session| {
+            let mut out = [0; 1024];
+            session.read_atomic(at(1024), &mut out)?;
+            assert_eq!(out, [1; 1024]);
+            Ok(())
+        }),
+        Box::new(|session| session.alloc_with(8, logged).map(drop)),
+        Box::new(|session| session.alloc_on(8, node).map(drop)),
+        Box::new(|session| session.alloc_near(8, bytes).map(drop)),
+        Box::new(|session| session.free(freed)),
+        Box::new(|session| session.write_back(at(0), 4096)),
+        Box::new(|session| session.root("bytes").map(|root| assert_eq!(root.address, bytes))),
+    ];
+    let away = Barrier::new(calls.len() + 1);
+    let returned = std::thread::scope(|scope| {
+        for (number, call) in calls.iter().enumerate() {
+            let (away, mut session) = (&away, founder.session().unwrap());
+            scope.spawn(move || {
+                let error = call(&mut session.with_timeout(Duration::from_millis(1))).unwrap_err();
+                away.wait();
+                assert_eq!(error.code, ErrorCode::TimedOut, "call {number}: {error}");
+                let outcome = call(&mut session);
+                assert!(outcome.is_ok(), "call {number}: {outcome:?}");
+            });
+        }
+        // A multi-line atomic of memory that is there needs the gate, which none of those that wait holds.
+        let here = session.alloc(4096).unwrap();
+        session.write_atomic(here, &[1; 4096]).unwrap();
+        away.wait();
+        let returned = Node::join(&kept).unwrap();
+        session.lock_write(bytes, 4096).unwrap().unlock().unwrap();
+        returned
+    });
+    assert_eq!(returned.id(), node);
+    assert_eq!(session.read_u64(at(3000)).unwrap(), u64::from_le_bytes([9; 8]));
 }
 
 #[test]

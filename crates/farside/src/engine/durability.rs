@@ -9,7 +9,7 @@ use super::{Engine, FollowUp};
 use crate::canary;
 use crate::commits::{COMMIT_TIMEOUT, CommitSignal};
 use crate::durable::{Allocation as KeptBlock, DurableLog};
-use crate::operation::{OperationKind, persist_number, persist_operation};
+use crate::operation::{OperationKind, OperationSlot, persist_number, persist_operation};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, NodeId, OperationId};
 use farside_protocol::coherence::{CoherenceEvent, Frame, Level, Want};
@@ -391,16 +391,16 @@ impl Engine {
 
     /// Lets an operation wait that has failed because its home is away; false if it is to fail.
     pub(super) fn waits_for_home(&mut self, operation: OperationId, code: ErrorCode) -> bool {
-        if code != ErrorCode::HomeAway || self.away.timeout_ns == 0 {
-            return false;
-        }
-        let Some(slot) = self.sessions.slot(operation) else {
-            return false;
-        };
-        let kind = slot.request().kind;
-        let waits =
-            matches!(kind, OperationKind::Read | OperationKind::Write | OperationKind::Word(_));
-        if !waits || !slot.is_pending() || slot.is_abandoned() {
+        let kind = self.sessions.slot(operation).map(|slot| slot.request().kind);
+        code == ErrorCode::HomeAway
+            && kind.is_some_and(OperationKind::waits_for_home)
+            && self.wait_for_home(operation)
+    }
+
+    /// Lets an operation, which has had no effect, wait for its home; false if it may not.
+    pub(super) fn wait_for_home(&mut self, operation: OperationId) -> bool {
+        let waits = |slot: &OperationSlot| slot.is_pending() && !slot.is_abandoned();
+        if self.away.timeout_ns == 0 || !self.sessions.slot(operation).is_some_and(waits) {
             return false;
         }
         let at_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
@@ -435,13 +435,41 @@ impl Engine {
     /// Starts the operations again whose homes have returned: a member has been linked.
     pub(super) fn home_returns(&mut self) {
         for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
-            let address = self.sessions.request(operation).and_then(|(_, address)| address);
-            let refusal = address.and_then(|address| self.refusal_at(address.line()));
-            match refusal {
-                Some(ErrorCode::HomeAway) => self.away.waiting.push_back((operation, at_ns)),
-                _ => self.follow_ups.push_back(FollowUp::Start(operation)),
+            match self.is_home_away(operation) {
+                true => self.away.waiting.push_back((operation, at_ns)),
+                false => self.follow_ups.push_back(FollowUp::Start(operation)),
             }
         }
+    }
+
+    fn is_home_away(&self, operation: OperationId) -> bool {
+        let refusal = match self.sessions.request(operation) {
+            Some((OperationKind::Allocate { node, .. } | OperationKind::Directory { node }, _)) => {
+                self.refusal_of(node)
+            }
+            Some((_, Some(address))) => self.refusal_at(address.line()),
+            Some((_, None)) | None => None,
+        };
+        refusal == Some(ErrorCode::HomeAway)
+    }
+
+    /// Why a node cannot be asked, if so.
+    pub(super) fn refusal_of(&self, node: NodeId) -> Option<ErrorCode> {
+        let refusal = if node == self.me() { None } else { self.links.peers().refusal(node) };
+        refusal.map(|code| match self.membership.machine().keeps(node) {
+            true => ErrorCode::HomeAway,
+            false => code,
+        })
+    }
+
+    /// Ends an operation whose home can be asked; else it waits.
+    pub(super) fn start_await_home(
+        &mut self,
+        operation: OperationId,
+        address: Option<GlobalAddress>,
+    ) {
+        let refusal = address.and_then(|address| self.refusal_at(address.line()));
+        self.finish(operation, refusal.map_or(Ok(()), Err));
     }
 
     /// Ends the operations that have waited long enough.

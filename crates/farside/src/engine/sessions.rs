@@ -278,10 +278,10 @@ impl Engine {
             let request = slot.request();
             (request.kind, request.address, request.result)
         };
-        let waits = kind.waits_for_line() && slot.outcome().is_none();
-        if waits && self.forget_away(operation) {
+        if slot.outcome().is_none() && self.forget_away(operation) {
             return self.abandon(slots, index);
         }
+        let waits = kind.waits_for_line() && slot.outcome().is_none();
         if let (Some(address), true) = (address, waits) {
             self.cancel(operation, address.line());
         }

@@ -469,6 +469,15 @@ impl Session {
         self.take_result(slot, piece, |_| {})
     }
 
+    /// Waits for the return of the home of an address, if it is a node with state that is away, up to
+    /// [`Config::return_timeout_ns`](crate::Config::return_timeout_ns). Gives up what the call holds before, so that no
+    /// other call waits for the home too.
+    pub(crate) async fn await_home(&mut self, address: GlobalAddress) -> Result<(), Error> {
+        self.clean_up();
+        let piece = LinePiece::empty(address);
+        self.call(OperationKind::AwaitHome, piece, &[]).await.map(drop)
+    }
+
     /// Takes the result of a slot's completed operation; the slot is free then.
     fn take_result(
         &self,

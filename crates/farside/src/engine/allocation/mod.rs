@@ -132,6 +132,7 @@ impl Engine {
             OperationKind::Gate => self.take_gate(operation),
             OperationKind::Confirm => self.finish(operation, Ok(())),
             OperationKind::Persist => self.start_persist(operation),
+            OperationKind::AwaitHome => self.start_await_home(operation, address),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }
     }
@@ -230,7 +231,9 @@ impl Engine {
             (Err(ErrorCode::OutOfMemory), Durability::Logged)
                 if !members().any(|node| self.has_state(node)) =>
             {
-                Err(ErrorCode::NoState)
+                // The allocation waits for its return.
+                let away = self.membership.machine().kept().find(|node| !full.contains(*node));
+                away.ok_or(ErrorCode::NoState)
             }
             (chosen, _) => chosen,
         }
@@ -272,7 +275,7 @@ impl Engine {
         operation: OperationId,
         message: impl FnOnce(Ticket) -> AllocateMessage,
     ) {
-        if let Some(code) = self.links.peers().refusal(node) {
+        if let Some(code) = self.refusal_of(node) {
             return self.finish(operation, Err(code));
         }
         let ticket = Ticket(self.homes.number());
@@ -387,7 +390,11 @@ impl Engine {
 
     fn start_free(&mut self, operation: OperationId, address: GlobalAddress) {
         if let Some(code) = self.refusal_at(address.line()) {
-            return self.finish(operation, Err(code));
+            // Not one that its home may have received already: that may have freed the memory.
+            if code != ErrorCode::HomeAway || !self.wait_for_home(operation) {
+                self.finish(operation, Err(code));
+            }
+            return;
         }
         if address.home() == self.me() {
             return self.free_here(address, Requester::Operation(operation));

@@ -94,6 +94,11 @@ impl Membership {
         self.generations.get(&node).is_some_and(|lent| lent.state)
     }
 
+    /// Returns the numbers of nodes with state, members or not.
+    pub fn kept(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.generations.iter().filter(|(_, lent)| lent.state).map(|(node, _)| *node)
+    }
+
     /// Whether this is the memory of a node with state. While its node is no member, its contents are kept.
     pub fn keeps_memory(&self, memory: MemoryId) -> bool {
         let lent = self.generations.get(&memory.node());
