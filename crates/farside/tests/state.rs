@@ -11,7 +11,9 @@ use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_testkit::{Process, Random, WATCHDOG, await_parent, role, say, unique_name};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// A folder that is removed at the end.
@@ -197,6 +199,86 @@ fn calls_of_all_kinds_wait_for_a_node_with_state_that_is_away() {
     });
     assert_eq!(returned.id(), node);
     assert_eq!(session.read_u64(at(3000)).unwrap(), u64::from_le_bytes([9; 8]));
+}
+
+/// Restarts nodes with state one after the other while sessions of another node use the memory of both.
+#[test]
+fn rolling_restart_fails_no_call() {
+    let (first, second) = (StateFolder::new("rolling"), StateFolder::new("rolling"));
+    let client = Node::create(&config("rolling", None)).unwrap();
+    let kept = [&first, &second].map(|folder| config("rolling", Some(&folder.0)));
+    let mut homes = [0, 1].map(|at| Some(Node::join(&kept[at]).unwrap()));
+    let mut session = client.session().unwrap();
+    let words = homes.each_ref().map(|home| {
+        let words = session.alloc_on(4096, home.as_ref().unwrap().id()).unwrap();
+        [0, 512, 1024].map(|offset| words.checked_add(offset).unwrap())
+    });
+    let (ends, uses_made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (counts, mut times) = std::thread::scope(|scope| {
+        let uses = |kind: usize| {
+            let (client, words, ends, uses_made) = (&client, &words, &ends, &uses_made);
+            move || {
+                let mut session = client.session().unwrap();
+                let (mut count, mut times) = (0, Vec::new());
+                while !ends.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    for at in words {
+                        use_words(&mut session, kind, at);
+                    }
+                    times.push(began.elapsed());
+                    count += 1;
+                    uses_made.fetch_add(1, Ordering::Relaxed);
+                }
+                (count, times)
+            }
+        };
+        let users: Vec<_> = (0..3).map(|kind| scope.spawn(uses(kind))).collect();
+        for round in 0..6 {
+            let before = uses_made.load(Ordering::Relaxed);
+            while uses_made.load(Ordering::Relaxed) < before + 300 {
+                assert!(!users.iter().any(ScopedJoinHandle::is_finished), "a call has failed");
+                std::thread::yield_now();
+            }
+            let home = homes[round % 2].take().unwrap();
+            home.leave().unwrap();
+            homes[round % 2] = Some(Node::join(&kept[round % 2]).unwrap());
+        }
+        ends.store(true, Ordering::Relaxed);
+        let ended = users.into_iter().map(|user| user.join().unwrap());
+        ended.fold((Vec::new(), Vec::new()), |(mut counts, mut times), (count, more)| {
+            counts.push(count);
+            times.extend(more);
+            (counts, times)
+        })
+    });
+    for at in &words {
+        let seen = at.map(|word| session.read_u64(word).unwrap());
+        assert_eq!(seen[..], counts[..]);
+    }
+    times.sort_unstable();
+    let [p50, p99, max] = [50, 99, 100].map(|part| times[(times.len() - 1) * part / 100]);
+    say(&format!("{} uses of both homes: p50 {p50:?}, p99 {p99:?}, longest {max:?}", times.len()));
+}
+
+/// Adds one to the word of this kind of use, and makes it durable.
+fn use_words(session: &mut Session, kind: usize, words: &[GlobalAddress; 3]) {
+    let word = words[kind];
+    match kind {
+        0 => _ = session.fetch_add(word, 1).unwrap(),
+        1 => session
+            .atomic(word, 8, |bytes| {
+                let count = u64::from_le_bytes((&*bytes).try_into().unwrap());
+                bytes.copy_from_slice(&(count + 1).to_le_bytes());
+            })
+            .unwrap(),
+        _ => {
+            let count = session.read_u64(word).unwrap();
+            session.write_u64(word, count + 1).unwrap();
+            let more = session.alloc_near(64, word).unwrap();
+            session.free(more).unwrap();
+        }
+    }
+    session.fence().unwrap();
 }
 
 #[test]
