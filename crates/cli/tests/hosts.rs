@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Folder, Running, WATCHDOG, check_demo, json, name, output, report, runs, text};
-use farside::{Config, Node};
+use farside::fabrics::Fabric;
+use farside::onesided::{LendOptions, MemoryServer};
+use farside::{AllocationSpec, Config, Durability, Node};
 use farside_bootstrap::{HandshakeLimits, HostAddress, Security, Stream, Transfer};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
@@ -61,6 +63,47 @@ fn process_nodes_found_join_end_and_leave() {
     first.event_of("member_lost", 2);
     first.signal(Signal::TERM);
     assert_eq!(first.end(), (Some(0), String::new()));
+}
+
+/// A standby has the state once the process that used it was killed; what was fenced is there, and calls have waited.
+#[test]
+fn process_standby_takes_over_from_a_killed_node() {
+    let tcp = |join: &[String]| -> Arc<dyn Fabric> {
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let hosts = join.iter().map(|host| host.parse().unwrap()).collect();
+        Arc::new(TcpFabric::new(TcpOptions { listen, hosts, ..TcpOptions::default() }).unwrap())
+    };
+    let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
+    let copies =
+        ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap());
+    let copies = format!("{},{}", copies[0].address(), copies[1].address());
+    let cluster = name();
+    let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
+    let (_, address) = founder.started();
+    let state = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
+    let state = [&state[..], &["--state-copies", &copies]].concat();
+    let mut home = Running::node(&[], &state);
+    let (number, _) = home.started();
+    let refused = failure(1, &[&["node"], &state[..]].concat());
+    assert!(refused.contains("Another process uses"), "{refused}");
+
+    let config = Config::new(cluster.clone()).memory_bytes(0).cache_bytes(1 << 20);
+    let client = Node::join_on(&config, tcp(std::slice::from_ref(&address))).unwrap();
+    let mut session = client.session().unwrap();
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    let word = session.alloc_with(8, logged).unwrap();
+    for count in 0..3 {
+        let mut standby = Running::node(&[], &[&state[..], &["--standby"]].concat());
+        standby.event("standby");
+        assert_eq!(session.fetch_add(word, 1).unwrap(), count);
+        session.fence().unwrap();
+        home.signal(Signal::KILL);
+        assert_eq!(session.read_u64(word).unwrap(), count + 1);
+        assert_eq!(standby.started().0, number);
+        home = standby;
+    }
+    let usage = [&["node"], &state[..6], &["--standby"]].concat();
+    assert!(failure(2, &usage).contains("--state"));
 }
 
 #[test]

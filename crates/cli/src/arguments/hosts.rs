@@ -73,6 +73,9 @@ pub(crate) struct NodeSettingsArguments {
     /// Least number of these copies to start with, if others are lost [default: all that the state had]
     #[arg(long, value_name = "COUNT", requires = "state_copies")]
     state_copies_min: Option<u8>,
+    /// Wait while another process uses the state, and take its place when that has ended
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    standby: Option<bool>,
     /// Cache of this node [default: 64M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     cache_bytes: Option<u64>,
@@ -150,7 +153,7 @@ convert! {
     NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
         listen, advertise, join, cluster, memory_bytes, state, state_copies,
-        state_copies_min, cache_bytes, line_bytes, nodes_max, key,
+        state_copies_min, standby, cache_bytes, line_bytes, nodes_max, key,
         protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
     }
 }
@@ -177,6 +180,7 @@ device = \"mlx5_0:1\"
 rdma = [\"connection-manager\", \"on-demand-paging\"]
 congestion = \"system\"
 lease = 2
+standby = false
 rejoin = false
 found = true
 found_alone = false
@@ -199,7 +203,7 @@ insecure = false
              --line-bytes 1024 --nodes-max 16 --key cluster.key --protect handshake \
              --fabric verbs --lease 2 \
              --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
-             --rejoin=false --found --found-alone=false --insecure=false",
+             --standby=false --rejoin=false --found --found-alone=false --insecure=false",
         );
         assert_eq!(NodeSettings::parse(ALL), Ok(flags));
         assert_eq!(NodeSettings::parse(""), Ok(NodeSettings::default()));
@@ -217,10 +221,10 @@ insecure = false
     #[test]
     fn errors_of_the_file_name_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 20", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 20", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 20", "join"]),
-            ("listen = ", &["line 20"]),
+            ("colour = 1", &["line 21", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 21", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 21", "join"]),
+            ("listen = ", &["line 21"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")

@@ -48,6 +48,10 @@ pub(super) enum NodeEvent<'a> {
     NotJoined {
         reason: &'a str,
     },
+    /// It waits until no other process uses its state.
+    Standby {
+        reason: &'a str,
+    },
     /// No cluster can be reached; with a reason for each host.
     Waiting {
         /// It founds one after each of these hosts has answered that it has none.
@@ -130,6 +134,11 @@ impl NodeEvent<'_> {
                 format!("isolated from the cluster: {reason}")
             }
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
+            Self::Standby { reason } => {
+                format!(
+                    "standby, takes over once the process that uses the state has ended: {reason}"
+                )
+            }
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Initial back-off before joining again; it doubles with each attempt.
 const BACK_OFF: Duration = Duration::from_millis(250);
+/// How often a standby asks for its state.
+const STANDBY_PAUSE: Duration = Duration::from_millis(50);
 /// Time that other hosts have to answer; longer than a join attempt, in which a waiting node does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a waiting node polls for queries of other hosts.
@@ -64,6 +66,7 @@ pub(super) fn join(
         return Life::begin(plan, plan.founds).map(Some);
     }
     let (mut waiting, mut pause, mut reported) = (None, BACK_OFF, Vec::new());
+    let mut is_standby = false;
     loop {
         match attempt(&mut waiting, plan, plan.founds && !again) {
             Ok(Attempt::Member(life)) => return Ok(Some(life)),
@@ -73,6 +76,15 @@ pub(super) fn join(
                     tell_waiting(plan, start, &unanswered, output);
                     reported = hosts;
                 }
+            }
+            Err(failure) if plan.standby && failure.is(ErrorCode::StateInUse) => {
+                if !std::mem::replace(&mut is_standby, true) {
+                    NodeEvent::Standby { reason: &failure.to_string() }.tell(output);
+                }
+                if !sleep(waiting.as_mut(), STANDBY_PAUSE, asked) {
+                    return Ok(None);
+                }
+                continue;
             }
             Err(failure) if again => {
                 NodeEvent::NotJoined { reason: &failure.to_string() }.tell(output);

@@ -23,6 +23,8 @@ pub(super) struct Plan {
     /// Whether it founds without the answers of other hosts.
     pub(super) founds_alone: bool,
     pub(super) rejoins: bool,
+    /// Whether it waits while another process uses its state.
+    pub(super) standby: bool,
     /// The lease in the settings, if any.
     pub(super) lease: Option<Duration>,
 }
@@ -80,12 +82,20 @@ impl Plan {
                 "this node can neither found nor join a cluster: give --found or --join HOST:PORT",
             ));
         }
+        let standby = settings.standby.unwrap_or(false);
+        let has_state = settings.state.is_some() || !settings.state_copies.is_empty();
+        if standby && (founds || !has_state) {
+            return Err(Failure::usage(
+                "a standby takes over the state of a member: give --join HOST:PORT and --state or --state-copies, and not \
+                 --found or --found-alone",
+            ));
+        }
         let rejoins = settings.rejoin.unwrap_or(true);
         let asked = settings.lease.map(|_| lease * 2);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let config = config(&settings)?.lease_ns(lease_ns);
         config.check()?;
-        Ok(Self { config, options, founds, founds_alone, rejoins, lease: asked })
+        Ok(Self { config, options, founds, founds_alone, rejoins, standby, lease: asked })
     }
 }
 

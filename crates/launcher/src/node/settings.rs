@@ -42,6 +42,8 @@ pub struct NodeSettings {
     pub state_copies: Vec<String>,
     /// The least of them to start with.
     pub state_copies_min: Option<u8>,
+    /// Whether it waits while another process uses its state.
+    pub standby: Option<bool>,
     /// Cache of this node.
     #[serde(deserialize_with = "some_bytes")]
     pub cache_bytes: Option<u64>,
@@ -95,6 +97,7 @@ impl NodeSettings {
                 false => self.state_copies,
             },
             state_copies_min: self.state_copies_min.or(other.state_copies_min),
+            standby: self.standby.or(other.standby),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
             nodes_max: self.nodes_max.or(other.nodes_max),
