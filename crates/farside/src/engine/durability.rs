@@ -433,7 +433,8 @@ impl Engine {
     }
 
     /// Starts the operations again whose homes have returned: a member has been linked.
-    pub(super) fn home_returns(&mut self) {
+    pub(super) fn home_returns(&mut self, home: NodeId) {
+        self.away.returns(home);
         for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
             match self.is_home_away(operation) {
                 true => self.away.waiting.push_back((operation, at_ns)),
@@ -444,6 +445,7 @@ impl Engine {
 
     fn is_home_away(&self, operation: OperationId) -> bool {
         let refusal = match self.sessions.request(operation) {
+            Some((OperationKind::AwaitHome, Some(address))) => self.refusal_to_wait(address),
             Some((OperationKind::Allocate { node, .. } | OperationKind::Directory { node }, _)) => {
                 self.refusal_of(node)
             }
@@ -468,8 +470,23 @@ impl Engine {
         operation: OperationId,
         address: Option<GlobalAddress>,
     ) {
-        let refusal = address.and_then(|address| self.refusal_at(address.line()));
+        let refusal = address.and_then(|address| self.refusal_to_wait(address));
         self.finish(operation, refusal.map_or(Ok(()), Err));
+    }
+
+    /// Why an operation that was refused should not start again yet: a home that leaves would refuse it again.
+    fn refusal_to_wait(&self, address: GlobalAddress) -> Option<ErrorCode> {
+        let leaves = self.away.is_leaving(address.home()).then_some(ErrorCode::HomeAway);
+        self.refusal_at(address.line()).or(leaves)
+    }
+
+    /// Notes why an operation has failed: its home may be linked, and leave.
+    pub(super) fn note_refusal(&mut self, operation: OperationId, code: ErrorCode) {
+        if code == ErrorCode::HomeAway
+            && let Some((_, Some(address))) = self.sessions.request(operation)
+        {
+            self.away.leaves(address.home());
+        }
     }
 
     /// Ends the operations that have waited long enough.

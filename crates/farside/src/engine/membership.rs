@@ -446,7 +446,7 @@ impl Engine {
         let import = Import::new(node, link, regions, asked_here);
         let added = self.links.add((node, incarnation), memory, import);
         if added {
-            self.home_returns(); // before an operation that starts now can pass one that waits
+            self.home_returns(node); // before an operation that starts now can pass one that waits
         }
         added
     }

@@ -213,6 +213,9 @@ impl Engine {
 
     /// Ends an operation.
     pub(crate) fn finish(&mut self, operation: OperationId, outcome: Outcome) {
+        if let Err(code) = outcome {
+            self.note_refusal(operation, code);
+        }
         let outcome = outcome.map_err(|code| self.name_loss(operation, code));
         if is_persist(operation) {
             self.persisted(operation, outcome);
