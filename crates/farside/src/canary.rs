@@ -34,6 +34,12 @@ farside_base::mutants! {
         LogFailureForgotten,
         /// The second segment of a group is synced alone.
         LogFirstSegmentNotSynced,
+        /// Persistent memory: a sync does not write cache lines back.
+        PersistentNotWrittenBack,
+        /// Persistent memory: the last cache line of a range is not written back.
+        PersistentLastLineNotWrittenBack,
+        /// Persistent memory: no fence follows the write-backs.
+        PersistentNotFenced,
         /// A cleaning pass trims the log before what it has restated is durable.
         StateTrimmedBeforeDurable,
         /// A cleaning pass trims the log up to its own end.

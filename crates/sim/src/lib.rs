@@ -16,6 +16,7 @@ pub mod linearizability;
 pub mod litmus;
 pub mod model;
 pub mod paper_figure;
+pub mod persistent;
 pub mod programs;
 pub mod reproduce_000;
 pub mod reproduce_002;

@@ -1,10 +1,15 @@
 //! Logs on a disk that loses what was not synced: power cuts, killed processes, syncs that fail, in any call.
 
-use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag, conformance};
+use farside::durable::{
+    DurableLog, DurableLogOptions, DurableRecord, LogDevice, RecordTag, conformance,
+};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use farside_sim::durable::SimDisk;
+use farside_sim::persistent::SimPersistent;
 use farside_sim::seeds::each_seed;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SEGMENT: u64 = 4096;
@@ -105,9 +110,93 @@ fn live(log: DurableLog, oracle: &mut Oracle, random: &mut Random) -> Result<boo
     Ok(false)
 }
 
+/// What the tests do to a medium.
+trait Disk {
+    fn device(&self) -> Result<Box<dyn LogDevice>, Error>;
+    fn cut_power_within(&self, calls: u64);
+    /// Fails one of the next syncs, if syncs of the medium can fail.
+    fn fail_sync_within(&self, syncs: u64);
+    fn set_space(&self, has_space: bool);
+    fn is_cut(&self) -> bool;
+    fn restart(&self);
+    fn calm(&self);
+}
+
+impl Disk for SimDisk {
+    fn device(&self) -> Result<Box<dyn LogDevice>, Error> {
+        Ok(Self::device(self))
+    }
+
+    fn cut_power_within(&self, calls: u64) {
+        Self::cut_power_within(self, calls);
+    }
+
+    fn fail_sync_within(&self, syncs: u64) {
+        Self::fail_sync_within(self, syncs);
+    }
+
+    fn set_space(&self, has_space: bool) {
+        Self::set_space(self, has_space);
+    }
+
+    fn is_cut(&self) -> bool {
+        Self::is_cut(self)
+    }
+
+    fn restart(&self) {
+        Self::restart(self);
+    }
+
+    fn calm(&self) {
+        Self::calm(self);
+    }
+}
+
+impl Disk for SimPersistent {
+    fn device(&self) -> Result<Box<dyn LogDevice>, Error> {
+        Self::device(self)
+    }
+
+    fn cut_power_within(&self, calls: u64) {
+        Self::cut_power_within(self, calls);
+    }
+
+    fn fail_sync_within(&self, _: u64) {}
+
+    fn set_space(&self, _: bool) {}
+
+    fn is_cut(&self) -> bool {
+        Self::is_cut(self)
+    }
+
+    fn restart(&self) {
+        Self::restart(self).unwrap();
+    }
+
+    fn calm(&self) {
+        Self::calm(self);
+    }
+}
+
+/// Persistent memory whose files are in memory, if this machine has a folder for them.
+fn persistent(seed: u64) -> SimPersistent {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let shared = PathBuf::from("/dev/shm");
+    let folder = if shared.is_dir() { shared } else { std::env::temp_dir() };
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    SimPersistent::new(seed, folder.join(format!("persistent-{}-{number}", std::process::id())))
+}
+
 fn run(seed: u64) -> Result<(), String> {
+    run_on(&SimDisk::new(seed), seed)
+}
+
+fn run_persistent(seed: u64) -> Result<(), String> {
+    run_on(&persistent(seed), seed)
+}
+
+fn run_on(disk: &dyn Disk, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
-    let disk = SimDisk::new(seed);
     let mut oracle = Oracle::default();
     for _ in 0..LIVES {
         match random.below(4) {
@@ -117,7 +206,7 @@ fn run(seed: u64) -> Result<(), String> {
             _ => {}
         }
         disk.set_space(random.below(8) > 0);
-        let opened = DurableLog::on(disk.device(), &options());
+        let opened = disk.device().and_then(|device| DurableLog::on(device, &options()));
         match opened {
             Ok((log, recovered)) => {
                 check(&log, recovered.begin, &mut oracle)?;
@@ -132,7 +221,8 @@ fn run(seed: u64) -> Result<(), String> {
         disk.calm();
     }
     disk.restart();
-    let (log, recovered) = DurableLog::on(disk.device(), &options()).map_err(|e| e.to_string())?;
+    let opened = disk.device().and_then(|device| DurableLog::on(device, &options()));
+    let (log, recovered) = opened.map_err(|error| error.to_string())?;
     check(&log, recovered.begin, &mut oracle)
 }
 
@@ -146,9 +236,21 @@ fn committed_records_survive_any_end() {
 }
 
 #[test]
+fn committed_records_survive_any_end_of_persistent_memory() {
+    let test = "committed_records_survive_any_end_of_persistent_memory";
+    each_seed(&format!("cargo test -p farside-sim --test durable -- {test}"), 400, run_persistent);
+}
+
+#[test]
 fn simulated_device_conforms() {
     let disk = SimDisk::new(3);
     conformance::run(&mut || disk.device());
+}
+
+#[test]
+fn device_of_persistent_memory_conforms() {
+    let memory = persistent(3);
+    conformance::run(&mut || memory.device().unwrap());
 }
 
 /// Each bit that is wrong where the log was durable is an error; after the last mark it may be taken for a record that
@@ -227,8 +329,24 @@ fn damaged_logs_are_refused_or_a_beginning() {
 
 #[cfg(canary)]
 mod canary {
-    use super::{damage, run};
+    use super::{damage, run, run_persistent};
     use farside::canary::{NodeMutant, plant};
+
+    /// Each write-back and fence that is left out is found.
+    #[test]
+    fn canary_defects_of_persistent_memory_are_found() {
+        use NodeMutant::{
+            PersistentLastLineNotWrittenBack, PersistentNotFenced, PersistentNotWrittenBack,
+        };
+        let mutants =
+            [PersistentLastLineNotWrittenBack, PersistentNotFenced, PersistentNotWrittenBack];
+        for mutant in mutants {
+            plant(Some(mutant));
+            let found = (1..500).find_map(|seed| run_persistent(seed).err());
+            plant(None);
+            assert!(found.is_some(), "{mutant:?} is not found");
+        }
+    }
 
     /// Each defect of a log is found within a few hundred seeds.
     #[test]

@@ -19,6 +19,8 @@ pub enum Medium {
     MemoryFile,
     /// A file on a disk of this machine, as its file system and the disk report it.
     File,
+    /// Persistent memory of this machine, mapped.
+    PersistentMemory,
     /// A file of another machine (NFS, SMB and others).
     NetworkFile,
 }
@@ -39,7 +41,8 @@ impl Promise {
     /// The promise of a medium.
     pub const fn of(medium: Medium) -> Self {
         let survives_process = !matches!(medium, Medium::Memory);
-        let survives_power = matches!(medium, Medium::File | Medium::NetworkFile);
+        let survives_power =
+            matches!(medium, Medium::File | Medium::PersistentMemory | Medium::NetworkFile);
         Self { medium, survives_process, survives_power }
     }
 }
@@ -51,6 +54,7 @@ impl fmt::Display for Promise {
             Medium::Replicas => "memory of other processes, a copy in each",
             Medium::MemoryFile => "a file system in memory",
             Medium::File => "a file on a disk, if the disk keeps what it reports as written",
+            Medium::PersistentMemory => "persistent memory of this machine",
             Medium::NetworkFile => "a file of another machine, as far as that one keeps it",
         };
         let survives = match (self.survives_process, self.survives_power) {

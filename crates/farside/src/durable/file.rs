@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh64::xxh64;
 
 /// Bytes before the first position of a segment.
-const HEADER: u64 = 4096;
+pub(super) const HEADER: u64 = 4096;
 /// The first bytes of files: the last two are the version.
 const IDENTITY: &[u8; 16] = b"farside log 0001";
 const SEGMENT: &[u8; 16] = b"farside seg 0001";
@@ -84,7 +84,8 @@ impl FileDevice {
         self.folder.join("spare")
     }
 
-    fn file(&mut self, segment: Segment) -> Result<&File, Error> {
+    /// The file of a segment, open.
+    pub(super) fn file(&mut self, segment: Segment) -> Result<&File, Error> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != segment) {
             let path = self.path(segment.begin);
             let file = OpenOptions::new().read(true).write(true).open(&path);

@@ -7,6 +7,7 @@
 //! | [`FileDevice`] on a disk | survives the process and a loss of power, as far as the disk keeps what it reports |
 //! | [`FileDevice`] on a file system in memory | survives the process; lost with the power |
 //! | [`FileDevice`] on a network file system | as far as the other machine keeps it |
+//! | [`PersistentDevice`] | survives the process and a loss of power; without a system call |
 //! | [`ReplicatedDevice`] | survives the process, and all but one of those that lend the memory; lost with their power |
 //!
 //! Records have the form of [`record`](crate::record). The machines are in `farside_protocol::persist`.
@@ -16,6 +17,7 @@ pub mod conformance;
 mod device;
 mod file;
 mod log;
+mod persistent;
 mod reader;
 mod recovery;
 mod replicas;
@@ -26,6 +28,9 @@ pub use check::{LogReport, check};
 pub use device::{LogDevice, Medium, Promise, Segment};
 pub use file::{FileDevice, promise_of};
 pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
+pub use persistent::PersistentDevice;
+#[doc(hidden)]
+pub use persistent::PersistentMemory;
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
 pub use replicas::{ReplicaOptions, ReplicatedDevice};
