@@ -2,7 +2,7 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the owner of a [`PersistentMapping`] | load | while nobody stores: `&self` |
+//! | the owner of a [`PersistentMapping`] | load | while no store runs: `&self` |
 //! | the owner of a [`PersistentMapping`] | store | alone: `&mut self`; the caller excludes other processes |
 //! | the owner of a [`PersistentMapping`] | write cache lines back, fence | always; neither changes a byte |
 //! | [`PersistentMapping::drop`] | unmap, once | at its end |
@@ -106,7 +106,7 @@ impl PersistentMapping {
     /// `InvalidInput` outside of the file.
     pub fn load(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         let at = self.at(at, out.len())?;
-        // SAFETY: the range is mapped, and `out` is not in it; nobody stores meanwhile (table).
+        // SAFETY: the range is mapped, and `out` is not in it; no store runs meanwhile (table).
         unsafe { self.base.as_ptr().add(at).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
         Ok(())
     }

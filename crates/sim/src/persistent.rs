@@ -41,12 +41,12 @@ struct CacheState {
 #[derive(Clone)]
 pub struct SimPersistent {
     state: Arc<Mutex<CacheState>>,
-    folder: Arc<Folder>,
+    folder: Arc<SimFolder>,
 }
 
-struct Folder(PathBuf);
+struct SimFolder(PathBuf);
 
-impl Drop for Folder {
+impl Drop for SimFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -57,7 +57,7 @@ impl SimPersistent {
     pub fn new(seed: u64, folder: PathBuf) -> Self {
         let (random, lines) = (Random::new(seed), BTreeMap::new());
         let state = CacheState { random, lines, until_cut: None, is_cut: false };
-        Self { state: Arc::new(Mutex::new(state)), folder: Arc::new(Folder(folder)) }
+        Self { state: Arc::new(Mutex::new(state)), folder: Arc::new(SimFolder(folder)) }
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState> {
