@@ -11,6 +11,7 @@ use farside::durable::{LogDevice, PersistentDevice, PersistentMemory, Promise, S
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -168,16 +169,17 @@ impl PersistentMemory for SimMapping {
         for (offset, byte) in bytes.iter().enumerate() {
             let place = at + offset as u64;
             let key = (self.number, place / LINE);
-            if !state.lines.contains_key(&key) {
-                // The files of a log have whole lines.
-                let mut seen = [0; LINE as usize];
-                self.file.read_exact_at(&mut seen, place / LINE * LINE)?;
-                let cached = CachedLine { file: self.file.clone(), seen, on_its_way: None };
-                state.lines.insert(key, cached);
-            }
-            if let Some(cached) = state.lines.get_mut(&key) {
-                cached.seen[(place % LINE) as usize] = *byte;
-            }
+            let cached = match state.lines.entry(key) {
+                Entry::Occupied(cached) => cached.into_mut(),
+                Entry::Vacant(absent) => {
+                    // The files of a log have whole lines.
+                    let mut seen = [0; LINE as usize];
+                    self.file.read_exact_at(&mut seen, place / LINE * LINE)?;
+                    let file = self.file.clone();
+                    absent.insert(CachedLine { file, seen, on_its_way: None })
+                }
+            };
+            cached.seen[(place % LINE) as usize] = *byte;
         }
         Ok(())
     }
