@@ -24,12 +24,12 @@ const STRIDE: u64 = 512;
 type Call = (u64, HistoryCall<RegisterOperation, u64>);
 
 /// Where the home keeps its state.
-enum Place {
+enum StatePlace {
     Folder(PathBuf),
     Copies([MemoryServer; 2]),
 }
 
-impl Place {
+impl StatePlace {
     fn new(kind: &str) -> Self {
         if kind == "folder" {
             return Self::Folder(std::env::temp_dir().join(unique_name("state-kill")));
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StatePlace {
     fn drop(&mut self) {
         if let Self::Folder(path) = self {
             _ = std::fs::remove_dir_all(path);
@@ -158,7 +158,7 @@ fn away_ms(kills_ns: &[u64], calls: &[Call]) -> Vec<f64> {
 }
 
 fn histories_hold(fabric_name: &str, kind: &str) {
-    let place = Place::new(kind);
+    let place = StatePlace::new(kind);
     let config = Config::new(unique_name("kill")).memory_bytes(0).cache_bytes(1 << 20);
     let founder = Node::create_on(&config, fabric(fabric_name, None)).unwrap();
     let me = founder.members().into_iter().find(|member| member.node == founder.id()).unwrap();
