@@ -26,7 +26,7 @@ type Call = (u64, HistoryCall<RegisterOperation, u64>);
 /// Where the home keeps its state.
 enum StatePlace {
     Folder(PathBuf),
-    Copies([MemoryServer; 2]),
+    Copies(Box<[MemoryServer; 2]>),
 }
 
 impl StatePlace {
@@ -37,13 +37,15 @@ impl StatePlace {
         let (fabric, options) =
             (fabrics::shared_memory().unwrap(), LendOptions::default().exclusive(true));
         let lend = |_| MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options);
-        Self::Copies([0, 1].map(|at| lend(at).unwrap()))
+        Self::Copies(Box::new([0, 1].map(|at| lend(at).unwrap())))
     }
 
     fn words(&self) -> String {
         match self {
             Self::Folder(path) => format!("folder {}", path.display()),
-            Self::Copies([one, other]) => format!("copies {} {}", one.address(), other.address()),
+            Self::Copies(copies) => {
+                format!("copies {} {}", copies[0].address(), copies[1].address())
+            }
         }
     }
 }
@@ -89,7 +91,7 @@ fn child() {
 }
 
 /// What one client has done.
-struct Client<'a> {
+struct StateClient<'a> {
     number: u64,
     words: GlobalAddress,
     began: Instant,
@@ -97,7 +99,7 @@ struct Client<'a> {
     acknowledged: &'a AtomicU64,
 }
 
-impl Client<'_> {
+impl StateClient<'_> {
     fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
@@ -176,7 +178,7 @@ fn histories_hold(fabric_name: &str, kind: &str) {
     let mut random = Random::new(seeds::setting("FARSIDE_SEED", 1));
     let (mut calls, kills_ns) = std::thread::scope(|scope| {
         let start = |(node, number)| {
-            let client = Client { number, words, began, acknowledged: &acknowledged };
+            let client = StateClient { number, words, began, acknowledged: &acknowledged };
             let ends = &ends;
             scope.spawn(move || client.run(node, ends))
         };

@@ -131,6 +131,8 @@ pub(crate) struct OperationRequest {
     pub(crate) result: u64,
     /// For a lock: an earlier holder died, and no writer has been notified since.
     pub(crate) abandoned: bool,
+    /// When it fails if its home is still away, once it has waited for it.
+    pub(crate) away_until_ns: Option<u64>,
 }
 
 impl OperationRequest {

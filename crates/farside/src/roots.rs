@@ -180,10 +180,13 @@ impl Session {
         let Err(error) = session.publish_root(name, address, bytes) else {
             return Ok(Root { address, bytes, is_new: true });
         };
-        // The error of the root matters more than one of freeing what it does not need.
-        let _ = session.until(None).free(address);
         match error.code {
-            ErrorCode::RootExists => session.root(name),
+            ErrorCode::RootExists => {
+                // The root matters more than an error of freeing what it does not need.
+                let _ = session.until(None).free(address);
+                session.root(name)
+            }
+            // The root may have been created, and name it.
             _ => Err(error),
         }
     }
@@ -204,17 +207,20 @@ impl Session {
         check(name)?;
         let root = Root { address, bytes, is_new: false };
         self.change_directory(|session, directory| {
-            let found = session.find(directory, name)?;
-            if found.root.is_some() {
-                let detail = format!("the name is {name:?}");
-                return Err(Error::with(ErrorCode::RootExists, detail));
+            loop {
+                let found = session.find(directory, name)?;
+                if found.root.is_some() {
+                    let detail = format!("the name is {name:?}");
+                    return Err(Error::with(ErrorCode::RootExists, detail));
+                }
+                let at = match found.unused {
+                    Some(at) => at,
+                    None => session.add_page(found.last)?,
+                };
+                if session.use_entry(at, &RootEntry::new(name, root))? {
+                    return Ok(());
+                }
             }
-            let at = match found.unused {
-                Some(at) => at,
-                None => session.add_page(found.last)?,
-            };
-            let entry = RootEntry::new(name, root);
-            session.write_value(at, &entry)
         })
     }
 
@@ -252,7 +258,11 @@ impl Session {
         guard.deadline = Some(Deadline::Never);
         let unlocked = guard.unlock();
         let result = changed?;
-        unlocked?;
+        match unlocked {
+            // The directory's home, which has state, has returned meanwhile, without its locks.
+            Err(error) if matches!(error.code, ErrorCode::HomeAway | ErrorCode::NotLocked) => {}
+            unlocked => unlocked?,
+        }
         Ok(result)
     }
 }
@@ -331,8 +341,26 @@ impl Timed<'_> {
         let spec = AllocationSpec::new(hint).line_size(Some(DIRECTORY_LINE_SIZE));
         let page = self.alloc_with(DIRECTORY_BYTES, spec)?;
         let next = part(last, std::mem::offset_of!(Header, next) as u64)?;
-        self.write_u64(next, page.to_bits())?;
-        part(page, ENTRY_BYTES)
+        let other = self.compare_swap(next, 0, page.to_bits())?;
+        match GlobalAddress::from_bits(other) {
+            Ok(other) if other.to_bits() != 0 => {
+                self.free(page)?;
+                part(other, ENTRY_BYTES)
+            }
+            _ => part(page, ENTRY_BYTES),
+        }
+    }
+
+    /// Fills an entry unless it is used: the lock ends with its home, which may have returned since the search.
+    fn use_entry(&mut self, at: GlobalAddress, entry: &RootEntry) -> Result<bool, Error> {
+        let bytes = entry.as_bytes();
+        self.atomic(at, bytes.len(), |old| {
+            let is_unused = old.starts_with(RootEntry::UNUSED.name_bytes.as_bytes());
+            if is_unused {
+                old.copy_from_slice(bytes);
+            }
+            is_unused
+        })
     }
 }
 

@@ -418,6 +418,7 @@ impl Session {
         request.buffer.extend_from_slice(part);
         request.result = 0;
         request.abandoned = false;
+        request.away_until_ns = None;
     }
 
     /// Passes a filled slot to the engine, which posts its work requests.

@@ -403,7 +403,12 @@ impl Engine {
         if self.away.timeout_ns == 0 || !self.sessions.slot(operation).is_some_and(waits) {
             return false;
         }
-        let at_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
+        let from_now_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
+        let Some(slot) = self.sessions.slot(operation) else {
+            return false;
+        };
+        // One limit for each operation, however often it starts again.
+        let at_ns = *slot.request().away_until_ns.get_or_insert(from_now_ns);
         self.away.waiting.push_back((operation, at_ns));
         true
     }
@@ -445,11 +450,11 @@ impl Engine {
 
     fn is_home_away(&self, operation: OperationId) -> bool {
         let refusal = match self.sessions.request(operation) {
-            Some((OperationKind::AwaitHome, Some(address))) => self.refusal_to_wait(address),
             Some((OperationKind::Allocate { node, .. } | OperationKind::Directory { node }, _)) => {
-                self.refusal_of(node)
+                let leaves = self.away.is_leaving(node).then_some(ErrorCode::HomeAway);
+                self.refusal_of(node).or(leaves)
             }
-            Some((_, Some(address))) => self.refusal_at(address.line()),
+            Some((_, Some(address))) => self.refusal_to_wait(address),
             Some((_, None)) | None => None,
         };
         refusal == Some(ErrorCode::HomeAway)

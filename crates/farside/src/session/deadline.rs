@@ -136,7 +136,10 @@ impl Session {
             kind.want().is_some()
                 || matches!(
                     kind,
-                    OperationKind::Lock(_) | OperationKind::Free | OperationKind::WriteBack
+                    OperationKind::Lock(_)
+                        | OperationKind::Free
+                        | OperationKind::WriteBack
+                        | OperationKind::AwaitHome
                 )
         });
         Error { address, awaited, ..Error::new(ErrorCode::TimedOut) }

@@ -86,7 +86,8 @@ pub(super) fn join(
                 }
                 continue;
             }
-            Err(failure) if again => {
+            // Memory that keeps the state may return; a standby that ended would take nothing over.
+            Err(failure) if again || (is_standby && may_return(&failure)) => {
                 NodeEvent::NotJoined { reason: &failure.to_string() }.tell(output);
                 reported.clear();
             }
@@ -254,6 +255,9 @@ impl Waiting {
             Err(error) if !may_pass(error.code) => return Err(unjoined(plan, error)),
             Err(error) => error,
         };
+        if !self.founds && error.code == ErrorCode::Busy {
+            return Ok(Attempt::Unanswered(Vec::new())); // its cluster has answered
+        }
         let founds = self.founds && error.code == ErrorCode::NoSuchCluster;
         let unanswered = match founds && plan.founds_alone {
             true => Vec::new(),
@@ -337,6 +341,11 @@ impl Waiting {
             None => Some("its answer is unknown: install one release on both hosts".to_owned()),
         }
     }
+}
+
+/// Whether the copies of a state may be reached later.
+fn may_return(failure: &Failure) -> bool {
+    failure.is(ErrorCode::NotEnoughReplicas) || failure.is(ErrorCode::DeviceFailed)
 }
 
 /// Returns whether a later attempt to join may succeed without an operator.

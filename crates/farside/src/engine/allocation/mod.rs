@@ -228,6 +228,9 @@ impl Engine {
             (Err(ErrorCode::OutOfMemory), Durability::Volatile) => {
                 self.choose_any_home(hint, bytes, full)
             }
+            (Err(ErrorCode::OutOfMemory), Durability::Logged) if hint == Hint::Local => {
+                Err(if self.keeps_state() { ErrorCode::OutOfMemory } else { ErrorCode::NoState })
+            }
             (Err(ErrorCode::OutOfMemory), Durability::Logged)
                 if !members().any(|node| self.has_state(node)) =>
             {
@@ -462,6 +465,11 @@ impl Engine {
         match AllocateMessage::decode(body)? {
             AllocateMessage::Allocate { ticket, bytes, line_size, flags } => {
                 let request = PeerRequest { from, ticket, bytes, line_size, flags };
+                if self.keeps_and_leaves() {
+                    let refused = Err(ErrorCode::HomeAway);
+                    self.answer_allocate(Requester::Node(from, ticket), refused);
+                    return Ok(());
+                }
                 match self.membership.is_ready() {
                     true => self.allocate_for(request),
                     false => self.homes.early.push(request),
@@ -472,6 +480,11 @@ impl Engine {
                     return Err(Violation("free at a node that is not the home"));
                 }
                 self.check_generation(address.line())?;
+                if self.keeps_and_leaves() {
+                    let refused = Err(ErrorCode::HomeAway);
+                    self.answer_free(Requester::Node(from, ticket), refused);
+                    return Ok(());
+                }
                 self.free_here(address, Requester::Node(from, ticket));
             }
             AllocateMessage::Allocated { ticket, address, lines } => {
@@ -485,11 +498,22 @@ impl Engine {
             }
             AllocateMessage::Refused { ticket, code } => {
                 let operation = self.asked(from, ticket)?;
+                if code == ErrorCode::HomeAway {
+                    self.away.leaves(from);
+                    if self.wait_for_home(operation) {
+                        return Ok(()); // a free too: nothing was freed
+                    }
+                }
                 self.finish(operation, Err(code));
             }
             AllocateMessage::FreeBytes { bytes } => self.homes.placement.note(from, bytes),
         }
         Ok(())
+    }
+
+    /// Whether this home has state and leaves: what it would log now might not be answered any more.
+    fn keeps_and_leaves(&self) -> bool {
+        self.is_leaving() && self.keeps_state()
     }
 
     /// Announces the free memory of this node, which is ready now, and performs the early requests.
