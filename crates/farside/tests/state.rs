@@ -213,6 +213,10 @@ fn rolling_restart_fails_no_call() {
         let words = session.alloc_on(4096, home.as_ref().unwrap().id()).unwrap();
         [0, 512, 1024].map(|offset| words.checked_add(offset).unwrap())
     });
+    let free = |homes: &[Option<Node>; 2]| {
+        homes.each_ref().map(|home| home.as_ref().unwrap().stats().memory_free_bytes)
+    };
+    let free_before = free(&homes);
     let (ends, uses_made) = (AtomicBool::new(false), AtomicU64::new(0));
     let (counts, mut times) = std::thread::scope(|scope| {
         let uses = |kind: usize| {
@@ -251,6 +255,7 @@ fn rolling_restart_fails_no_call() {
             (counts, times)
         })
     });
+    assert_eq!(free(&homes), free_before, "all that was allocated was freed");
     for at in &words {
         let seen = at.map(|word| session.read_u64(word).unwrap());
         assert_eq!(seen[..], counts[..]);
