@@ -98,6 +98,10 @@ pub struct Config {
     ///
     /// [`durable::promise_of`]: crate::durable::promise_of
     pub state: Option<PathBuf>,
+    /// Whether the folder of `state` is on persistent memory, in a file system that is mounted with `-o dax`: the state is
+    /// written by stores then, and a commit makes no system call. Elsewhere starting fails with `BadConfiguration`. See
+    /// [`PersistentDevice`](crate::durable::PersistentDevice).
+    pub persistent_memory: bool,
     /// Addresses of memory that other processes lend exclusively (`farside lend --exclusive`): this node's state is kept
     /// there, a copy in each, and not in a folder. A node with this state can be started on any machine.
     ///
@@ -130,6 +134,7 @@ setters!(Config {
     timeout_ns: Option<u64>,
     write_back_ns: Option<u64>,
     state: Option<PathBuf>,
+    persistent_memory: bool,
     state_copies: Vec<String>,
     state_copies_min: Option<usize>,
     return_timeout_ns: u64,
@@ -160,6 +165,7 @@ impl Config {
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
             state: None,
+            persistent_memory: false,
             state_copies: Vec::new(),
             state_copies_min: None,
             return_timeout_ns: RETURN_TIMEOUT_NS,
@@ -189,6 +195,11 @@ impl Config {
         }
         if self.state.is_some() && !self.state_copies.is_empty() {
             return bad("state and state_copies: a node's state is in one of them".to_owned());
+        }
+        if self.persistent_memory && self.state.is_none() {
+            return bad(
+                "persistent_memory: it is the memory of the folder state; set state".to_owned()
+            );
         }
         if self.has_state() && self.memory_bytes == 0 {
             return bad("state: a node without memory has none; set memory_bytes".to_owned());

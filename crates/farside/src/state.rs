@@ -2,7 +2,8 @@
 
 use crate::commits::CommitSignal;
 use crate::durable::{
-    LogDevice, MemoryState, ReplicaOptions, ReplicatedDevice, StateIdentity, StateOptions,
+    LogDevice, MemoryState, PersistentDevice, ReplicaOptions, ReplicatedDevice, StateIdentity,
+    StateOptions,
 };
 use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
@@ -31,6 +32,9 @@ impl NodeState {
     /// As [`MemoryState::open`] and [`ReplicatedDevice::open`]; `StateForeign` for that of another cluster.
     pub(crate) fn open(config: &Config, fabric: &Arc<dyn Fabric>) -> Result<Self, Error> {
         config.check()?;
+        if let (Some(folder), true) = (&config.state, config.persistent_memory) {
+            return Self::on(config, Box::new(PersistentDevice::open(folder)?));
+        }
         if let Some(folder) = &config.state {
             return Self::with(config, MemoryState::open(folder, &options(config))?.0);
         }

@@ -500,6 +500,10 @@ fn state_of_another_memory_is_refused() {
     assert_eq!(code(&own.clone().memory_bytes(0)), ErrorCode::BadConfiguration);
     let both = own.clone().state_copies(vec!["a".to_owned()]);
     assert_eq!(code(&both), ErrorCode::BadConfiguration);
+    // This folder is on a disk or a file system in memory; what it has is kept.
+    assert_eq!(code(&own.clone().persistent_memory(true)), ErrorCode::BadConfiguration);
+    let no_folder = Config::new("none").persistent_memory(true);
+    assert_eq!(code(&no_folder), ErrorCode::BadConfiguration);
     let node = Node::create(&own).unwrap();
     assert_eq!(code(&config("foreign-second", Some(&folder.0))), ErrorCode::StateInUse);
     drop(node);

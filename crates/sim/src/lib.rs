@@ -14,6 +14,7 @@ pub mod fabric;
 pub mod lent;
 pub mod linearizability;
 pub mod litmus;
+pub mod medium;
 pub mod model;
 pub mod paper_figure;
 pub mod persistent;

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that are kept or lost together.
@@ -63,6 +64,14 @@ impl SimPersistent {
 
     fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Persistent memory with files of its own.
+    pub fn temporary(seed: u64) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("persistent-{}-{number}", std::process::id());
+        Self::new(seed, std::env::temp_dir().join(name))
     }
 
     /// Returns the device of a process: that of programs, over this memory.

@@ -1,15 +1,12 @@
 //! Logs on a disk that loses what was not synced: power cuts, killed processes, syncs that fail, in any call.
 
-use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, LogDevice, RecordTag, conformance,
-};
+use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag, conformance};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use farside_sim::durable::SimDisk;
+use farside_sim::medium::SimMedium;
 use farside_sim::persistent::SimPersistent;
 use farside_sim::seeds::each_seed;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SEGMENT: u64 = 4096;
@@ -110,92 +107,15 @@ fn live(log: DurableLog, oracle: &mut Oracle, random: &mut Random) -> Result<boo
     Ok(false)
 }
 
-/// What the tests do to a medium.
-trait Disk {
-    fn device(&self) -> Result<Box<dyn LogDevice>, Error>;
-    fn cut_power_within(&self, calls: u64);
-    /// Fails one of the next syncs, if syncs of the medium can fail.
-    fn fail_sync_within(&self, syncs: u64);
-    fn set_space(&self, has_space: bool);
-    fn is_cut(&self) -> bool;
-    fn restart(&self);
-    fn calm(&self);
-}
-
-impl Disk for SimDisk {
-    fn device(&self) -> Result<Box<dyn LogDevice>, Error> {
-        Ok(Self::device(self))
-    }
-
-    fn cut_power_within(&self, calls: u64) {
-        Self::cut_power_within(self, calls);
-    }
-
-    fn fail_sync_within(&self, syncs: u64) {
-        Self::fail_sync_within(self, syncs);
-    }
-
-    fn set_space(&self, has_space: bool) {
-        Self::set_space(self, has_space);
-    }
-
-    fn is_cut(&self) -> bool {
-        Self::is_cut(self)
-    }
-
-    fn restart(&self) {
-        Self::restart(self);
-    }
-
-    fn calm(&self) {
-        Self::calm(self);
-    }
-}
-
-impl Disk for SimPersistent {
-    fn device(&self) -> Result<Box<dyn LogDevice>, Error> {
-        Self::device(self)
-    }
-
-    fn cut_power_within(&self, calls: u64) {
-        Self::cut_power_within(self, calls);
-    }
-
-    fn fail_sync_within(&self, _: u64) {}
-
-    fn set_space(&self, _: bool) {}
-
-    fn is_cut(&self) -> bool {
-        Self::is_cut(self)
-    }
-
-    fn restart(&self) {
-        Self::restart(self).unwrap();
-    }
-
-    fn calm(&self) {
-        Self::calm(self);
-    }
-}
-
-/// Persistent memory whose files are in memory, if this machine has a folder for them.
-fn persistent(seed: u64) -> SimPersistent {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let shared = PathBuf::from("/dev/shm");
-    let folder = if shared.is_dir() { shared } else { std::env::temp_dir() };
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    SimPersistent::new(seed, folder.join(format!("persistent-{}-{number}", std::process::id())))
-}
-
 fn run(seed: u64) -> Result<(), String> {
     run_on(&SimDisk::new(seed), seed)
 }
 
 fn run_persistent(seed: u64) -> Result<(), String> {
-    run_on(&persistent(seed), seed)
+    run_on(&SimPersistent::temporary(seed), seed)
 }
 
-fn run_on(disk: &dyn Disk, seed: u64) -> Result<(), String> {
+fn run_on(disk: &dyn SimMedium, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut oracle = Oracle::default();
     for _ in 0..LIVES {
@@ -249,7 +169,7 @@ fn simulated_device_conforms() {
 
 #[test]
 fn device_of_persistent_memory_conforms() {
-    let memory = persistent(3);
+    let memory = SimPersistent::temporary(3);
     conformance::run(&mut || memory.device().unwrap());
 }
 
@@ -342,7 +262,7 @@ mod canary {
             [PersistentLastLineNotWrittenBack, PersistentNotFenced, PersistentNotWrittenBack];
         for mutant in mutants {
             plant(Some(mutant));
-            let found = (1..500).find_map(|seed| run_persistent(seed).err());
+            let found = (1..500).find_map(|seed| run_SimPersistent::temporary(seed).err());
             plant(None);
             assert!(found.is_some(), "{mutant:?} is not found");
         }

@@ -8,6 +8,8 @@ use farside::durable::{
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use farside_sim::durable::SimDisk;
+use farside_sim::medium::SimMedium;
+use farside_sim::persistent::SimPersistent;
 use farside_sim::seeds::each_seed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -222,7 +224,12 @@ fn live(state: &mut MemoryState, oracle: &mut Oracle, random: &mut Random) -> Re
 }
 
 fn run(seed: u64) -> Result<(), String> {
-    let (mut random, disk) = (Random::new(seed), SimDisk::new(seed));
+    run_on(&SimDisk::new(seed), seed)
+}
+
+fn run_on(disk: &dyn SimMedium, seed: u64) -> Result<(), String> {
+    let device = || disk.device().map_err(|error| error.to_string());
+    let mut random = Random::new(seed);
     let mut oracle = Oracle::new();
     for _ in 0..LIVES {
         match random.below(4) {
@@ -232,7 +239,7 @@ fn run(seed: u64) -> Result<(), String> {
             _ => {}
         }
         disk.set_space(random.below(8) > 0);
-        match MemoryState::on(disk.device(), &options()) {
+        match MemoryState::on(device()?, &options()) {
             Ok((mut state, restored)) => {
                 oracle.check(&state, &restored)?;
                 live(&mut state, &mut oracle, &mut random)?;
@@ -246,9 +253,17 @@ fn run(seed: u64) -> Result<(), String> {
         disk.calm();
     }
     disk.restart();
-    let (state, restored) =
-        MemoryState::on(disk.device(), &options()).map_err(|e| e.to_string())?;
+    let (state, restored) = MemoryState::on(device()?, &options()).map_err(|e| e.to_string())?;
     oracle.check(&state, &restored)
+}
+
+#[test]
+fn committed_state_survives_any_end_of_persistent_memory() {
+    each_seed(
+        "cargo test -p farside-sim --test memory_state -- committed_state_survives_any_end_of_persistent_memory",
+        300,
+        |seed| run_on(&SimPersistent::temporary(seed), seed),
+    );
 }
 
 #[test]

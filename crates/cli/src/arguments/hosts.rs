@@ -67,6 +67,9 @@ pub(crate) struct NodeSettingsArguments {
     /// started with the folder again
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// The folder of --state is on persistent memory, in a file system mounted with -o dax: commits are stores
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    persistent_memory: Option<bool>,
     /// Keep this node's memory in memory that other processes lend with `farside lend --exclusive`, a copy in each
     #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with = "state")]
     state_copies: Vec<String>,
@@ -152,7 +155,7 @@ convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
     NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
-        listen, advertise, join, cluster, memory_bytes, state, state_copies,
+        listen, advertise, join, cluster, memory_bytes, state, persistent_memory, state_copies,
         state_copies_min, standby, cache_bytes, line_bytes, nodes_max, key,
         protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
     }
@@ -180,6 +183,7 @@ device = \"mlx5_0:1\"
 rdma = [\"connection-manager\", \"on-demand-paging\"]
 congestion = \"system\"
 lease = 2
+persistent_memory = false
 standby = false
 rejoin = false
 found = true
@@ -203,7 +207,7 @@ insecure = false
              --line-bytes 1024 --nodes-max 16 --key cluster.key --protect handshake \
              --fabric verbs --lease 2 \
              --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
-             --standby=false --rejoin=false --found --found-alone=false --insecure=false",
+             --persistent-memory=false --standby=false --rejoin=false --found --found-alone=false --insecure=false",
         );
         assert_eq!(NodeSettings::parse(ALL), Ok(flags));
         assert_eq!(NodeSettings::parse(""), Ok(NodeSettings::default()));
@@ -221,10 +225,10 @@ insecure = false
     #[test]
     fn errors_of_the_file_name_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 21", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 21", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 21", "join"]),
-            ("listen = ", &["line 21"]),
+            ("colour = 1", &["line 22", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 22", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 22", "join"]),
+            ("listen = ", &["line 22"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")

@@ -125,6 +125,7 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
     let mut config = Config::new(settings.cluster.as_deref().unwrap_or("farside"));
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
     config.state.clone_from(&settings.state);
+    config.persistent_memory = settings.persistent_memory.unwrap_or_default();
     config.state_copies.clone_from(&settings.state_copies);
     config.state_copies_min = settings.state_copies_min.map(usize::from);
     config.cache_bytes = settings.cache_bytes.unwrap_or(config.cache_bytes);

@@ -38,6 +38,8 @@ pub struct NodeSettings {
     pub memory_bytes: Option<u64>,
     /// The folder that keeps this node's memory.
     pub state: Option<PathBuf>,
+    /// Whether that folder is on persistent memory.
+    pub persistent_memory: Option<bool>,
     /// Addresses of memory that keeps this node's memory instead.
     pub state_copies: Vec<String>,
     /// The least of them to start with.
@@ -92,6 +94,7 @@ impl NodeSettings {
             cluster: self.cluster.or(other.cluster),
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
             state: self.state.or(other.state),
+            persistent_memory: self.persistent_memory.or(other.persistent_memory),
             state_copies: match self.state_copies.is_empty() {
                 true => other.state_copies,
                 false => self.state_copies,
