@@ -1,7 +1,8 @@
 //! The durable log: a commit of one record and of groups, by one thread and by several, compared with a write and a
-//! sync of the same bytes.
+//! sync of the same bytes; and what durable memory costs.
 
 use crate::onesided::draw;
+use crate::policies::{LINES, Policy};
 use crate::settings::BenchDurable;
 use crate::window::Figure;
 use farside::durable::{
@@ -38,7 +39,7 @@ struct DurableFigure {
     time: Figure,
     /// Of a record.
     record_ns: f64,
-    /// Times the write and sync of the same bytes; of several threads, of one record.
+    /// Times the write and sync of the same bytes; of several threads, of one record; of memory, that of a volatile home.
     ratio: f64,
 }
 
@@ -68,7 +69,8 @@ pub fn run(arguments: &BenchDurable, output: Output) -> Result<(), Failure> {
     }
     output.line(table.text());
     output.line(format!(
-        "records of {RECORD} B on {promise}; raw: pwrite and fdatasync of a file that is filled"
+        "records of {RECORD} B on {promise}; raw: pwrite and fdatasync of a file that is filled. Writes: of 64 B to lines \
+         of another node over shared memory, x the same to a node without state"
     ));
     let labels = ["a record, ns, median", "records of a commit"];
     draw(arguments.plot.as_deref(), labels, &figures, |one| {
@@ -83,7 +85,7 @@ fn measure(
     windows: u32,
     output: Output,
 ) -> Result<(Vec<DurableFigure>, String), Failure> {
-    let bar = output.bar("figures", (3 * GROUPS.len() + THREADS.len()) as u64);
+    let bar = output.bar("figures", (3 * GROUPS.len() + THREADS.len() + 9) as u64);
     let options = DurableLogOptions::default().segment_bytes(FILE_BYTES);
     let (log, _) = DurableLog::open(&folder.join("log"), &options)?;
     let raw = raw_file(&folder.join("raw"))?;
@@ -137,8 +139,40 @@ fn measure(
         figures.push(DurableFigure { operation: "append", group, threads, time, record_ns, ratio });
         bar.inc(1);
     }
+    policies(folder, windows, &mut figures, || bar.inc(1))?;
     bar.finish_and_clear();
     Ok((figures, log.promise().to_string()))
+}
+
+/// Measures writes to memory, by turns for all states of its home.
+fn policies(
+    folder: &Path,
+    windows: u32,
+    figures: &mut Vec<DurableFigure>,
+    measured: impl Fn(),
+) -> Result<(), Failure> {
+    let mut policies = Policy::all(folder)?;
+    for lines in [None, Some(LINES[0]), Some(LINES[1])] {
+        let mut times = [const { Vec::new() }; 3];
+        for _ in 0..windows {
+            for (policy, times) in policies.iter_mut().zip(&mut times) {
+                times.push(match lines {
+                    None => policy.time_write()?,
+                    Some(lines) => policy.time_fence(lines)?,
+                });
+            }
+        }
+        let times = times.map(|times| Figure::from_windows(times, 1));
+        let group = lines.unwrap_or(1) as f64;
+        for (policy, time) in policies.iter().zip(&times) {
+            let (record_ns, ratio) = (time.median_ns / group, time.median_ns / times[0].median_ns);
+            let operation = policy.names[usize::from(lines.is_some())];
+            let time = *time;
+            figures.push(DurableFigure { operation, group, threads: 1, time, record_ns, ratio });
+            measured();
+        }
+    }
+    Ok(())
 }
 
 /// A log with two copies in memory that this process lends over shared memory.

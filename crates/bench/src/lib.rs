@@ -13,6 +13,7 @@ mod idle;
 mod memory;
 pub mod onesided;
 pub mod plot;
+mod policies;
 mod report;
 pub mod rmc;
 pub mod settings;

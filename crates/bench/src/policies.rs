@@ -1,0 +1,115 @@
+//! What durable memory costs: a write to an owned line of another node of this machine, without and with a fence, by the
+//! state of the line's home.
+
+use farside::onesided::{LendOptions, MemoryServer};
+use farside::{Config, Error, GlobalAddress, Node, Session, fabrics};
+use farside_command::failure::Failure;
+use std::path::Path;
+use std::time::Instant;
+
+const MEMORY_BYTES: u64 = 4 << 20;
+/// Bytes of a line, and of a write.
+const LINE: u64 = 512;
+const WRITE: usize = 64;
+/// Lines that are written before a fence.
+pub(crate) const LINES: [usize; 2] = [1, 64];
+/// Writes of a window without fences.
+const WRITES: usize = 4096;
+
+/// One policy: the home's state, a client of it, and the client's memory there.
+pub(crate) struct Policy {
+    /// What its writes are called, and its writes with a fence.
+    pub(crate) names: [&'static str; 2],
+    session: Session,
+    memory: GlobalAddress,
+    /// After the session.
+    _nodes: [Node; 2],
+    _copies: Vec<MemoryServer>,
+}
+
+impl Policy {
+    /// Starts the nodes of all policies.
+    ///
+    /// # Errors
+    /// Those of starting nodes and lending memory.
+    pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
+        let lend = LendOptions::default().exclusive(true);
+        let lend = |copy: &str| {
+            let name = format!("bench-state-{copy}-{}", std::process::id());
+            MemoryServer::lend(&fabrics::shared_memory()?, &name, 12 * MEMORY_BYTES, &lend)
+        };
+        let copies = vec![lend("1")?, lend("2")?];
+        let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
+        let volatile = |config| config;
+        let folder = folder.join("state");
+        let logged = |config: Config| config.state(Some(folder));
+        let copied = |config: Config| config.state_copies(addresses);
+        Ok([
+            Self::start(
+                "volatile",
+                ["write, volatile", "write and fence, volatile"],
+                volatile,
+                vec![],
+            )?,
+            Self::start("state", ["write, state", "write and fence, state"], logged, vec![])?,
+            Self::start(
+                "copies",
+                ["write, 2 copies", "write and fence, 2 copies"],
+                copied,
+                copies,
+            )?,
+        ])
+    }
+
+    fn start(
+        kind: &str,
+        names: [&'static str; 2],
+        with_state: impl FnOnce(Config) -> Config,
+        copies: Vec<MemoryServer>,
+    ) -> Result<Self, Error> {
+        let config = Config::new(format!("bench-{kind}-{}", std::process::id()));
+        let config = config.memory_bytes(MEMORY_BYTES).cache_bytes(MEMORY_BYTES);
+        let home = Node::create(&with_state(config.clone()))?;
+        let client = Node::join(&config.memory_bytes(0))?;
+        let mut session = client.session()?;
+        let memory = session.alloc_on(LINE * LINES[1] as u64, home.id())?;
+        Ok(Self { names, session, memory, _nodes: [client, home], _copies: copies })
+    }
+
+    fn write(&mut self, line: usize) -> Result<(), Error> {
+        let at = self.memory.checked_add(LINE * line as u64).unwrap_or(self.memory);
+        self.session.write(at, &[line as u8; WRITE])
+    }
+
+    /// Measures a write to a line that the client owns, in nanoseconds.
+    ///
+    /// # Errors
+    /// Those of the write.
+    pub(crate) fn time_write(&mut self) -> Result<f64, Error> {
+        self.write(0)?;
+        self.session.fence()?;
+        self.write(0)?; // owned now
+        let start = Instant::now();
+        for _ in 0..WRITES {
+            self.write(0)?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / WRITES as f64)
+    }
+
+    /// Measures writes to this many lines that the client has owned before, and a fence, in nanoseconds.
+    ///
+    /// # Errors
+    /// Those of the writes and the fence.
+    pub(crate) fn time_fence(&mut self, lines: usize) -> Result<f64, Error> {
+        for line in 0..lines {
+            self.write(line)?;
+        }
+        self.session.fence()?;
+        let start = Instant::now();
+        for line in 0..lines {
+            self.write(line)?;
+        }
+        self.session.fence()?;
+        Ok(start.elapsed().as_nanos() as f64)
+    }
+}
