@@ -85,7 +85,8 @@ fn measure(
     windows: u32,
     output: Output,
 ) -> Result<(Vec<DurableFigure>, String), Failure> {
-    let bar = output.bar("figures", (3 * GROUPS.len() + THREADS.len() + 9) as u64);
+    let bar =
+        output.bar("figures", (3 * GROUPS.len() + THREADS.len() + 3 * (1 + LINES.len())) as u64);
     let options = DurableLogOptions::default().segment_bytes(FILE_BYTES);
     let (log, _) = DurableLog::open(&folder.join("log"), &options)?;
     let raw = raw_file(&folder.join("raw"))?;

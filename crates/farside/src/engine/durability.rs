@@ -399,14 +399,12 @@ impl Engine {
 
     /// Lets an operation, which has had no effect, wait for its home; false if it may not.
     pub(super) fn wait_for_home(&mut self, operation: OperationId) -> bool {
-        let waits = |slot: &OperationSlot| slot.is_pending() && !slot.is_abandoned();
-        if self.away.timeout_ns == 0 || !self.sessions.slot(operation).is_some_and(waits) {
-            return false;
-        }
-        let from_now_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
-        let Some(slot) = self.sessions.slot(operation) else {
+        let waits = |slot: &&OperationSlot| slot.is_pending() && !slot.is_abandoned();
+        let slot = self.sessions.slot(operation).filter(waits);
+        let Some(slot) = slot.filter(|_| self.away.timeout_ns > 0) else {
             return false;
         };
+        let from_now_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
         // One limit for each operation, however often it starts again.
         let at_ns = *slot.request().away_until_ns.get_or_insert(from_now_ns);
         self.away.waiting.push_back((operation, at_ns));
