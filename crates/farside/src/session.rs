@@ -506,6 +506,15 @@ impl Session {
         self.lines.unlogged() == self.losses
     }
 
+    /// Counts the times that a node with state ended before it had logged what this node wrote.
+    ///
+    /// *Guarantees*: what was written at a certain count is durable after a [`fence`](Self::fence) without an error, if the
+    /// count is the same after it. So a program need not remember which fence has reported what. *Cost*: one load; does not
+    /// block, and reports nothing.
+    pub fn write_losses(&self) -> u32 {
+        (self.lines.losses() >> 32) as u32
+    }
+
     /// Whether a home with state has ended that had not logged what this node wrote, and this session has not reported it.
     /// From here on it counts as reported.
     fn takes_loss(&mut self) -> bool {

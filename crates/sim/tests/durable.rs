@@ -156,8 +156,8 @@ fn committed_records_survive_any_end() {
 }
 
 #[test]
-fn committed_records_survive_any_end_of_persistent_memory() {
-    let test = "committed_records_survive_any_end_of_persistent_memory";
+fn records_in_persistent_memory_survive_any_end() {
+    let test = "records_in_persistent_memory_survive_any_end";
     each_seed(&format!("cargo test -p farside-sim --test durable -- {test}"), 400, run_persistent);
 }
 
@@ -262,7 +262,7 @@ mod canary {
             [PersistentLastLineNotWrittenBack, PersistentNotFenced, PersistentNotWrittenBack];
         for mutant in mutants {
             plant(Some(mutant));
-            let found = (1..500).find_map(|seed| run_SimPersistent::temporary(seed).err());
+            let found = (1..500).find_map(|seed| run_persistent(seed).err());
             plant(None);
             assert!(found.is_some(), "{mutant:?} is not found");
         }

@@ -258,9 +258,9 @@ fn run_on(disk: &dyn SimMedium, seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn committed_state_survives_any_end_of_persistent_memory() {
+fn state_in_persistent_memory_survives_any_end() {
     each_seed(
-        "cargo test -p farside-sim --test memory_state -- committed_state_survives_any_end_of_persistent_memory",
+        "cargo test -p farside-sim --test memory_state -- state_in_persistent_memory_survives_any_end",
         300,
         |seed| run_on(&SimPersistent::temporary(seed), seed),
     );

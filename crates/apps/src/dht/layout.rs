@@ -4,7 +4,7 @@
 //! hash     | partition (1 to 8 bits) | tag (24 bits) | ... | low 32 bits choose the bucket |
 //!
 //! root     magic 8 | table id 8 | hash seed 8 | partition bits 1, record line class 1, format 2 |
-//!          0 4 | address of each partition's first segment 8 ...
+//!          durability 1, 0 3 | address of each partition's first segment 8 ...
 //! segment  one header line and 15 buckets, each one line of 256 B
 //! header   table id 8 | prefix 4 | depth 1 | created 1 | partition 2 | parent 8 | magic 8 | children 24 x 8
 //! bucket   table id 8 | prefix 4 | depth 1 | state 1 | 0 2 | 15 x meta 8 | 15 x link 8
@@ -19,7 +19,7 @@
 //! per-line versions of FaRM, without a second read of the bucket). `dht_lookup.c` in the library of calls
 //! reads the same bytes by the same rules.
 
-use farside::{GlobalAddress, LineSize};
+use farside::{AllocationHint, AllocationSpec, Durability, GlobalAddress, LineSize};
 
 /// Maximum bytes of a key.
 pub const KEY_BYTES_MAX: usize = 65_536;
@@ -397,9 +397,21 @@ pub(super) struct TableShape {
     pub(super) partition_bits: u32,
     /// The line size of records that do not fit a smaller line.
     pub(super) record_line: LineSize,
+    /// Whether the table is in memory of nodes with state.
+    pub(super) logged: bool,
 }
 
 impl TableShape {
+    /// The allocation of a part of the table.
+    pub(super) fn allocation(
+        &self,
+        hint: AllocationHint,
+        line: Option<LineSize>,
+    ) -> AllocationSpec {
+        let durability = if self.logged { Durability::Logged } else { Durability::Volatile };
+        AllocationSpec::new(hint).line_size(line).durability(durability)
+    }
+
     /// Encodes the first bytes of the root.
     pub(super) fn encode(&self) -> [u8; ROOT_HEADER] {
         let mut bytes = [0; ROOT_HEADER];
@@ -409,6 +421,7 @@ impl TableShape {
         bytes[24] = self.partition_bits as u8;
         bytes[25] = self.record_line.class();
         bytes[26..28].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[28] = u8::from(self.logged);
         bytes
     }
 
@@ -423,6 +436,11 @@ impl TableShape {
             seed: u64_at(bytes, 16),
             partition_bits: Some(u32::from(bytes[24])).filter(|bits| (1..=8).contains(bits))?,
             record_line: LineSize::from_class(bytes[25])?,
+            logged: match bytes[28] {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
         })
     }
 
@@ -459,6 +477,14 @@ pub(super) fn decode_address(bytes: [u8; 8]) -> Option<GlobalAddress> {
 mod tests {
     use super::*;
     use farside::NodeId;
+
+    const SHAPE: TableShape = TableShape {
+        table: 1,
+        seed: 2,
+        partition_bits: 8,
+        record_line: LineSize::MAX,
+        logged: false,
+    };
 
     fn address(offset: u64) -> GlobalAddress {
         GlobalAddress::new(NodeId(3), LineSize::DEFAULT, offset).unwrap()
@@ -516,10 +542,12 @@ mod tests {
 
     #[test]
     fn a_root_of_other_bytes_is_refused() {
-        let shape = TableShape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
+        let shape = SHAPE;
         let bytes = shape.encode();
         assert_eq!(TableShape::decode(&bytes), Some(shape));
-        for (at, value) in [(0, 0), (24, 0), (24, 9), (25, 11), (26, 2)] {
+        let logged = TableShape { logged: true, ..shape };
+        assert_eq!(TableShape::decode(&logged.encode()), Some(logged));
+        for (at, value) in [(0, 0), (24, 0), (24, 9), (25, 11), (26, 2), (28, 2)] {
             let mut bytes = bytes;
             bytes[at] = value;
             assert_eq!(TableShape::decode(&bytes), None, "byte {at} = {value}");
@@ -528,7 +556,7 @@ mod tests {
 
     #[test]
     fn hashes_fall_apart_into_tag_and_bucket() {
-        let shape = TableShape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
+        let shape = SHAPE;
         let hash = 0xab12_3456_ffff_ffff;
         assert_eq!(shape.tag(hash), 0x12_3456);
         assert_eq!(bucket_index(hash), BUCKETS - 1);

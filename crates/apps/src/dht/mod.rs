@@ -21,7 +21,7 @@ pub use layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use lookup::{LookupStats, Lookups};
 pub use scan::ScanReport;
 
-use farside::{GlobalAddress, LineSize, NodeId, Session};
+use farside::{Durability, GlobalAddress, LineSize, NodeId, Session};
 use layout::TableShape;
 use std::hash::{BuildHasher, Hasher};
 use table::TableAccess;
@@ -40,11 +40,20 @@ pub struct DhtOptions {
     /// Seed of the hash; 0 for a random one. A fixed seed makes runs comparable, and allows those who know
     /// it to choose keys that collide.
     pub seed: u64,
+    /// `Logged`: the whole table is in memory of nodes with state, and stays whole when any of them, and any
+    /// users, crash and return. What an operation has changed survives once the session was fenced after it.
+    pub durability: Durability,
 }
 
 impl Default for DhtOptions {
     fn default() -> Self {
-        Self { nodes: Vec::new(), partitions: 0, record_line: LineSize::DEFAULT, seed: 0 }
+        Self {
+            nodes: Vec::new(),
+            partitions: 0,
+            record_line: LineSize::DEFAULT,
+            seed: 0,
+            durability: Durability::Volatile,
+        }
     }
 }
 
@@ -66,6 +75,7 @@ impl DhtOptions {
             seed,
             partition_bits: partitions.ilog2(),
             record_line: self.record_line,
+            logged: self.durability == Durability::Logged,
         })
     }
 }
@@ -84,7 +94,8 @@ impl Dht {
     /// Creates an empty table.
     ///
     /// *Errors:* `Options`; `Memory` with `OutOfMemory` (start nodes with more memory) or `NodeLost`
-    /// (leave the dead node out of `nodes`). *Blocks* for one allocation and write per partition.
+    /// (leave the dead node out of `nodes`), or with `NoState` if a logged table finds no node with state.
+    /// *Blocks* for one allocation and write per partition.
     /// *Source:* 004 §6.2.
     pub fn create(session: &mut Session, options: &DhtOptions) -> Result<Self, DhtError> {
         let shape = options.shape()?;
@@ -131,6 +142,11 @@ impl Dht {
 /// `Memory` with `OutOfMemory`; `Damaged` if another program wrote into the table. After an error a change
 /// has not happened, unless its code is `NodeLost` or `LineLost`: then it may have. *Blocks* on cache
 /// misses, never on another user.
+///
+/// *Durability* of a logged table: an operation survives once [`Session::fence`] has returned after it. A crash
+/// leaves each of the others done or not done, and the table whole. `Memory` with `HomeAway`: a node of the
+/// table did not return in time; the change has not happened. `Memory` with `WritesLost`: this change has not
+/// happened, and those of this session since its last fence may be lost: repeat them.
 #[derive(Debug)]
 pub struct Handle<'a> {
     table: &'a mut TableAccess,
@@ -212,8 +228,10 @@ impl Handle<'_> {
     }
 
     /// Frees the spare blocks; the table stays.
-    pub fn close(&mut self) {
-        self.table.drain_pool(self.session);
+    ///
+    /// *Errors:* those of a fence, for a logged table: spare blocks stay allocated.
+    pub fn close(&mut self) -> Result<(), DhtError> {
+        self.table.drain_pool(self.session)
     }
 
     /// Frees the table. No user may access it any more.

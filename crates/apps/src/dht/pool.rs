@@ -46,6 +46,10 @@ pub(super) struct RecordBlock {
 #[derive(Debug)]
 pub(super) struct Pool {
     classes: Vec<(BlockClass, VecDeque<RecordBlock>)>,
+    /// Blocks whose entries are removed, but not yet durably; with the count of write losses before that.
+    waiting: Vec<(RecordBlock, u32)>,
+    /// Blocks to free after the next fence.
+    pub(super) discarded: Vec<RecordBlock>,
     blocks_max: usize,
     state: u64,
 }
@@ -54,7 +58,13 @@ impl Pool {
     /// An empty pool for at most `blocks_max` blocks of a class; `seed` starts the generations of blocks
     /// from the allocator.
     pub(super) fn new(blocks_max: usize, seed: u64) -> Self {
-        Self { classes: Vec::new(), blocks_max, state: seed }
+        Self {
+            classes: Vec::new(),
+            waiting: Vec::new(),
+            discarded: Vec::new(),
+            blocks_max,
+            state: seed,
+        }
     }
 
     /// Takes a spare block of the class, with its next generation.
@@ -89,8 +99,27 @@ impl Pool {
         None
     }
 
+    /// Keeps a block until the removal of its entry is durable.
+    pub(super) fn wait(&mut self, block: RecordBlock, write_losses: u32) {
+        self.waiting.push((block, write_losses));
+    }
+
+    /// Returns how many blocks wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes a block that has waited, after a fence at this count of write losses. Blocks of another count are
+    /// forgotten: their entries may be there again.
+    pub(super) fn take_waiting(&mut self, write_losses: u32) -> Option<RecordBlock> {
+        self.waiting.retain(|(_, before)| *before == write_losses);
+        self.waiting.pop().map(|(block, _)| block)
+    }
+
     /// Drops the blocks in a memory that is gone with its node.
     pub(super) fn forget_memory(&mut self, memory: MemoryId) {
+        self.waiting.retain(|(block, _)| block.address.memory() != memory);
+        self.discarded.retain(|block| block.address.memory() != memory);
         for (_, blocks) in &mut self.classes {
             blocks.retain(|block| block.address.memory() != memory);
         }
@@ -143,6 +172,14 @@ mod tests {
         }
         assert_eq!(pool.put(block(99, 5)), Some(block(0, u32::MAX)));
         assert_eq!(pool.take(block(0, 0).class), Some(block(1, 1)));
+        pool.wait(block(100, 1), 4);
+        pool.wait(block(101, 1), 5);
+        assert_eq!(
+            pool.take_waiting(5),
+            Some(block(101, 1)),
+            "the other may be in the table again"
+        );
+        assert_eq!((pool.take_waiting(4), pool.waiting_count()), (None, 0));
         pool.forget_memory(MemoryId::new(NodeId(1), Generation(0)).unwrap());
         assert_eq!(pool.take(block(0, 0).class), Some(block(2, 1)));
         assert_eq!(std::iter::from_fn(|| pool.drain_one()).count(), 30);

@@ -7,7 +7,7 @@ use super::layout::{
 use super::space::Space;
 use super::split::new_segment;
 use super::table::is_freed;
-use farside::{AllocationHint, AllocationSpec, GlobalAddress, NodeId};
+use farside::{AllocationHint, GlobalAddress, NodeId};
 
 /// Allocates an empty table with partitions wrapped over `nodes` by the highest bits of the hash (004
 /// §6.2); returns the root and the partitions' first segments.
@@ -24,11 +24,11 @@ pub(super) fn create_root<S: Space>(
         let bucket = Bucket::new(shape.table, 0, 0, BucketState::Normal);
         let node = nodes.get((number * nodes.len()) >> shape.partition_bits);
         let hint = node.map_or(AllocationHint::Default, |node| AllocationHint::On(*node));
-        let segment = new_segment(space, hint, &header, &bucket)?;
+        let segment = new_segment(space, shape, hint, &header, &bucket)?;
         bytes.extend_from_slice(&encode_address(segment));
         first.push(segment);
     }
-    let root = space.alloc(bytes.len() as u64, AllocationSpec::default())?;
+    let root = space.alloc(bytes.len() as u64, shape.allocation(AllocationHint::Default, None))?;
     space.write(root, &bytes)?;
     space.fence()?;
     Ok((root, first))

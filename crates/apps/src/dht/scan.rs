@@ -169,7 +169,7 @@ impl TableAccess {
             }
             Ok(())
         })?;
-        self.drain_pool(space);
+        self.drain_pool(space)?;
         let (_, mut segments) = read_root(space, self.root)?;
         while let Some(segment) = segments.pop() {
             if let Ok(header) = self.header(space, segment) {
@@ -183,10 +183,12 @@ impl TableAccess {
     }
 
     /// Frees the spare blocks.
-    pub(super) fn drain_pool<S: Space>(&mut self, space: &mut S) {
+    pub(super) fn drain_pool<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
+        self.persist(space)?;
         while let Some(block) = self.pool.drain_one() {
             self.discard(space, block);
         }
+        self.persist(space)
     }
 
     /// Walks all buckets, each with its entries or the reason for its loss.

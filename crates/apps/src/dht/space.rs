@@ -9,6 +9,10 @@ use farside::{AllocationSpec, Error, GlobalAddress, Session};
 /// in program order; a write takes effect at any time up to the next `fence` of its session, in any order
 /// with writes to other lines; a failed fence has ended all earlier writes too; `atomic` is one step. It
 /// does not rely on `atomic` ordering earlier writes.
+///
+/// In memory of nodes with state, a crash takes back what a line got since it was last durable. A fence without
+/// an error has made durable what this node wrote at the present count of `write_losses`, and no other node
+/// sees what is not durable.
 pub(super) trait Space {
     fn read(&mut self, at: GlobalAddress, out: &mut [u8]) -> Result<(), Error>;
     fn write(&mut self, at: GlobalAddress, bytes: &[u8]) -> Result<(), Error>;
@@ -21,6 +25,7 @@ pub(super) trait Space {
     ) -> Result<R, Error>;
     fn alloc(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error>;
     fn free(&mut self, at: GlobalAddress) -> Result<(), Error>;
+    fn write_losses(&mut self) -> u32;
 }
 
 impl Space for Session {
@@ -55,5 +60,10 @@ impl Space for Session {
 
     fn free(&mut self, at: GlobalAddress) -> Result<(), Error> {
         Session::free(self, at)
+    }
+
+    #[inline]
+    fn write_losses(&mut self) -> u32 {
+        Session::write_losses(self)
     }
 }

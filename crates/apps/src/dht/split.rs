@@ -9,15 +9,18 @@
 //! ```
 //! A moving key belongs to the parent until the child's bucket is filled, and to the child from then on: an
 //! operation that finds the parent's bucket frozen and its key moving settles the bucket first.
+//!
+//! In a logged table each column is durable before the next one begins: lines come back from a crash each in
+//! its own last durable state, and a drop without its fill, or a fill without its freeze, would lose entries.
 
 use super::error::DhtError;
 use super::layout::{
     BUCKET_BYTES, BUCKETS, Bucket, BucketMut, BucketState, SEGMENT_BYTES, SegmentHeader,
-    SegmentHeaderMut, TAG_BITS, bucket_address, bucket_line, goes_to_child,
+    SegmentHeaderMut, TAG_BITS, TableShape, bucket_address, bucket_line, goes_to_child,
 };
 use super::space::Space;
 use super::table::{BucketPlace, TableAccess};
-use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress};
+use farside::{AllocationHint, ErrorCode, GlobalAddress};
 
 /// The bucket of a step of a split.
 #[derive(Clone, Copy)]
@@ -26,6 +29,17 @@ struct SplitStep {
     child: GlobalAddress,
     index: usize,
     depth: u32,
+}
+
+/// How far a step is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SplitStage {
+    Freeze,
+    Fill,
+    /// Its last part alone; the others are durable.
+    Drop,
+    /// All of it.
+    Whole,
 }
 
 /// The result of freezing a bucket.
@@ -85,8 +99,21 @@ impl TableAccess {
         child: GlobalAddress,
         depth: u32,
     ) -> Result<(), DhtError> {
-        for index in 0..BUCKETS {
-            self.settle(space, SplitStep { parent, child, index, depth })?;
+        let all = |table: &mut Self, space: &mut S, stage| {
+            let step = |index| SplitStep { parent, child, index, depth };
+            (0..BUCKETS).try_for_each(|index| table.settle(space, step(index), stage))
+        };
+        if self.shape.logged {
+            // As in `settle`, but with one fence for all buckets.
+            self.persist(space)?;
+            all(self, space, SplitStage::Freeze)?;
+            self.persist(space)?;
+            all(self, space, SplitStage::Fill)?;
+            self.persist(space)?;
+            all(self, space, SplitStage::Drop)?;
+            self.persist(space)?;
+        } else {
+            all(self, space, SplitStage::Whole)?;
         }
         Ok(space.atomic(parent, BUCKET_BYTES, |line| SegmentHeaderMut(line).finish(depth))?)
     }
@@ -100,7 +127,7 @@ impl TableAccess {
         let depth = self.bucket.depth();
         let child = self.child(space, frozen.segment, depth)?;
         let (parent, index) = (frozen.segment, frozen.index);
-        self.settle(space, SplitStep { parent, child, index, depth })
+        self.settle(space, SplitStep { parent, child, index, depth }, SplitStage::Whole)
     }
 
     /// Fills a pending bucket with its entries.
@@ -111,7 +138,7 @@ impl TableAccess {
     ) -> Result<(), DhtError> {
         let (child, index) = (pending.segment, pending.index);
         let step = self.step_into(space, child, index)?;
-        self.settle(space, step)
+        self.settle(space, step, SplitStage::Whole)
     }
 
     /// The step that fills a bucket of `child`.
@@ -127,8 +154,14 @@ impl TableAccess {
         Ok(SplitStep { parent, child, index, depth })
     }
 
-    /// Does one bucket's part of a split, after those of the ancestors that it depends on.
-    fn settle<S: Space>(&mut self, space: &mut S, step: SplitStep) -> Result<(), DhtError> {
+    /// Does one bucket's part of a split, after those of the ancestors that it depends on. In a logged table
+    /// each part is durable before the next begins, so that a crash cannot take back the earlier one alone.
+    fn settle<S: Space>(
+        &mut self,
+        space: &mut S,
+        step: SplitStep,
+        stage: SplitStage,
+    ) -> Result<(), DhtError> {
         let mut steps = vec![step];
         let mut entries = Bucket([0; BUCKET_BYTES]);
         while let Some(step) = steps.last().copied() {
@@ -141,13 +174,39 @@ impl TableAccess {
                     steps.push(self.step_into(space, step.parent, step.index)?);
                     continue;
                 }
-                Frozen::Entries => match self.fill(space, step, &entries) {
-                    Err(error) if !error.is_lost() => return Err(error),
-                    // A dead child takes its half with it; the other half continues.
-                    Ok(()) | Err(_) => self.drop_moved(space, step, &entries)?,
-                },
+                Frozen::Entries => {
+                    let stage = if steps.len() == 1 { stage } else { SplitStage::Whole };
+                    self.move_entries(space, step, &entries, stage)?;
+                }
             }
             steps.pop();
+        }
+        Ok(())
+    }
+
+    /// Takes a step from a frozen bucket on.
+    fn move_entries<S: Space>(
+        &mut self,
+        space: &mut S,
+        step: SplitStep,
+        entries: &Bucket,
+        stage: SplitStage,
+    ) -> Result<(), DhtError> {
+        if stage == SplitStage::Whole {
+            self.persist(space)?;
+        }
+        if matches!(stage, SplitStage::Whole | SplitStage::Fill) {
+            match self.fill(space, step, entries) {
+                Err(error) if !error.is_lost() => return Err(error),
+                // A dead child takes its half with it; the other half continues.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        if stage == SplitStage::Whole {
+            self.persist(space)?;
+        }
+        if matches!(stage, SplitStage::Whole | SplitStage::Drop) {
+            self.drop_moved(space, step, entries)?;
         }
         Ok(())
     }
@@ -229,7 +288,7 @@ impl TableAccess {
     ) -> Result<GlobalAddress, DhtError> {
         let header = SegmentHeader::new(self.shape.table, partition, prefix, depth, Some(parent));
         let bucket = Bucket::new(self.shape.table, prefix, depth, BucketState::Pending);
-        new_segment(space, AllocationHint::Near(parent), &header, &bucket)
+        new_segment(space, &self.shape, AllocationHint::Near(parent), &header, &bucket)
     }
 
     /// The child segment of `segment` for keys with bit `number` set.
@@ -265,11 +324,12 @@ fn bucket_of(segment: GlobalAddress, index: usize) -> Result<GlobalAddress, DhtE
 /// Allocates and writes a segment of equal buckets; visible to all when it returns.
 pub(super) fn new_segment<S: Space>(
     space: &mut S,
+    shape: &TableShape,
     hint: AllocationHint,
     header: &SegmentHeader,
     bucket: &Bucket,
 ) -> Result<GlobalAddress, DhtError> {
-    let spec = |hint| AllocationSpec::new(hint).line_size(Some(bucket_line()));
+    let spec = |hint| shape.allocation(hint, Some(bucket_line()));
     let mut bytes = Vec::with_capacity(SEGMENT_BYTES);
     bytes.extend_from_slice(&header.0);
     for _ in 0..BUCKETS {

@@ -11,6 +11,10 @@
 //!    operation. Only a replacement computed from the old value must exclude this: it freezes the record
 //!    first.
 //!
+//! In a logged table, a crash takes lines back to what was last durable, each by itself. There the fence of rule
+//! 1 makes the record durable; a block of rule 3 waits in the pool until the removal is durable; and if the
+//! removal was lost meanwhile, the block is left to the table.
+//!
 //! None of this is a lock: an operation that meets a frozen record or an incomplete split completes it.
 
 use super::directory::Directory;
@@ -23,7 +27,7 @@ use super::layout::{
 use super::pool::{BLOCKS_MAX, BlockClass, Pool, RecordBlock};
 use super::record::{RecordHeader, RecordImage, RecordShape, end_of, lines_for};
 use super::space::Space;
-use farside::{AllocationSpec, Error, ErrorCode, GlobalAddress};
+use farside::{AllocationHint, Error, ErrorCode, GlobalAddress};
 
 /// Restarts of an operation before it fails with `Busy`. Each restart means that another operation has
 /// succeeded, so this limit is for a memory that breaks its guarantees.
@@ -209,11 +213,8 @@ impl TableAccess {
                         InPlace::Replace => {}
                     }
                     let new = self.draft(space, sought, value, draft)?;
-                    if let BucketChange::Done =
-                        self.exchange(space, place, sought, slot, entry, new)?
-                    {
+                    if self.replace(space, place, sought, (slot, entry), new)? {
                         *draft = None;
-                        self.retire(space, entry);
                         return Ok(false);
                     }
                 }
@@ -242,11 +243,7 @@ impl TableAccess {
                 FoundEntry::Stale(entry) => patience.stale(entry, place.address)?,
                 FoundEntry::Absent => return Ok(false),
                 FoundEntry::Record { slot, entry } => {
-                    let gone = BucketEntry::FREE;
-                    if let BucketChange::Done =
-                        self.exchange(space, place, &sought, slot, entry, gone)?
-                    {
-                        self.retire(space, entry);
+                    if self.replace(space, place, &sought, (slot, entry), BucketEntry::FREE)? {
                         return Ok(true);
                     }
                 }
@@ -304,9 +301,8 @@ impl TableAccess {
                 self.release(space, block);
             }
             let new = self.draft(space, sought, value, draft)?;
-            if let BucketChange::Done = self.exchange(space, place, sought, slot, entry, new)? {
+            if self.replace(space, place, sought, (slot, entry), new)? {
                 *draft = None;
-                self.retire(space, entry);
                 return Ok(true);
             }
         }
@@ -530,7 +526,8 @@ impl TableAccess {
             let block = self.block(space, shape.class())?;
             let line = shape.line.bytes();
             let bytes = self.draft.build(line, block.generation, sought.tag, sought.key, value);
-            match space.write(block.address, bytes).and_then(|()| space.fence()) {
+            let written = space.write(block.address, bytes).and_then(|()| self.fence(space));
+            match written {
                 Ok(()) => {
                     let entry =
                         BucketEntry::new(sought.tag, shape.lines, block.generation, block.address);
@@ -541,6 +538,11 @@ impl TableAccess {
                     self.pool.forget_memory(block.address.memory());
                 }
                 Err(error) if error.code == ErrorCode::LineLost => self.discard(space, block),
+                Err(error) if matches!(error.code, ErrorCode::HomeAway | ErrorCode::WritesLost) => {
+                    // Nothing is wrong with the block.
+                    self.release(space, block);
+                    return Err(error.into());
+                }
                 Err(error) => {
                     self.discard(space, block);
                     return Err(error.into());
@@ -559,7 +561,7 @@ impl TableAccess {
         if let Some(block) = self.pool.take(class) {
             return Ok(block);
         }
-        let spec = AllocationSpec::default().line_size(Some(class.line));
+        let spec = self.shape.allocation(AllocationHint::Default, Some(class.line));
         Ok(RecordBlock {
             address: space.alloc(class.bytes(), spec)?,
             class,
@@ -618,12 +620,34 @@ impl TableAccess {
         })?)
     }
 
-    /// Keeps the block of a record whose entry was removed. The record's number of lines must be known:
-    /// `image` has its header if the entry does not say.
-    fn retire<S: Space>(&mut self, space: &mut S, entry: BucketEntry) {
-        let Some(address) = entry.address() else {
-            return;
+    /// Changes the entry of a record to `new`, and keeps the record's block; false if the bucket has changed:
+    /// retry. The record's number of lines must be known: `image` has its header if the entry does not say.
+    fn replace<S: Space>(
+        &mut self,
+        space: &mut S,
+        place: BucketPlace,
+        sought: &Sought<'_>,
+        (slot, old): (usize, BucketEntry),
+        new: BucketEntry,
+    ) -> Result<bool, DhtError> {
+        if self.pool.waiting_count() >= BLOCKS_MAX {
+            self.fence(space)?;
+        }
+        let write_losses = space.write_losses();
+        let BucketChange::Done = self.exchange(space, place, sought, slot, old, new)? else {
+            return Ok(false);
         };
+        match self.block_of(old) {
+            Some(block) if self.shape.logged => self.pool.wait(block, write_losses),
+            Some(block) => self.release(space, block),
+            None => {}
+        }
+        Ok(true)
+    }
+
+    /// The block of the record of an entry.
+    fn block_of(&self, entry: BucketEntry) -> Option<RecordBlock> {
+        let address = entry.address()?;
         let line = address.line_size();
         let lines = if entry.lines() < BucketEntry::LINES_MANY {
             entry.lines()
@@ -631,12 +655,30 @@ impl TableAccess {
             let header = self.image.header();
             lines_for(line.bytes(), header.key_bytes + header.value_bytes)
         };
-        let block = RecordBlock {
-            address,
-            class: BlockClass::fitting(line, lines),
-            generation: entry.generation(),
-        };
-        self.release(space, block);
+        let class = BlockClass::fitting(line, lines);
+        Some(RecordBlock { address, class, generation: entry.generation() })
+    }
+
+    /// Waits until what this node wrote is visible, and durable in a logged table; frees what was discarded.
+    pub(super) fn fence<S: Space>(&mut self, space: &mut S) -> Result<(), Error> {
+        self.pool.discarded.retain(|block| clear(space, *block));
+        space.fence()?;
+        for block in self.pool.discarded.drain(..) {
+            let _ = space.free(block.address);
+        }
+        let write_losses = space.write_losses();
+        while let Some(block) = self.pool.take_waiting(write_losses) {
+            self.release(space, block);
+        }
+        Ok(())
+    }
+
+    /// In a logged table, waits until what this node wrote is durable.
+    pub(super) fn persist<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
+        if self.shape.logged {
+            self.fence(space)?;
+        }
+        Ok(())
     }
 
     /// Keeps a block without an entry, or frees one if there are too many.
@@ -646,25 +688,33 @@ impl TableAccess {
         }
     }
 
-    /// Frees a block. Its lines lose their generations first, since the next owner of the memory need not
-    /// write them all at once. The operation has already succeeded, and memory lost with its node needs no
-    /// freeing: errors are ignored.
+    /// Frees a block. The operation has already succeeded, and memory lost with its node needs no freeing:
+    /// errors are ignored. In a logged table the next fence frees it: the error of a fence of its own could
+    /// not be returned, and would not be reported again.
     pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: RecordBlock) {
-        let line = block.class.line.bytes() as u64;
-        let mut dead = false;
-        let mut note = |result: Result<(), Error>| {
-            dead |= result.is_err_and(|error| error.code != ErrorCode::LineLost);
-        };
-        for number in 0..u64::from(block.class.lines) {
-            if let Some(at) = block.address.checked_add(number * line) {
-                note(space.write(at, &[0; 4]));
-            }
+        if self.shape.logged {
+            self.pool.discarded.push(block);
+            return;
         }
-        note(space.fence());
-        if !dead {
+        let cleared = clear(space, block);
+        let fenced = space.fence();
+        if cleared && !fenced.is_err_and(|error| error.code != ErrorCode::LineLost) {
             let _ = space.free(block.address);
         }
     }
+}
+
+/// Takes the generations from the lines of a block, since the next owner of the memory need not write them
+/// all at once; false if it cannot be written.
+fn clear<S: Space>(space: &mut S, block: RecordBlock) -> bool {
+    let line = block.class.line.bytes() as u64;
+    let lines = (0..u64::from(block.class.lines))
+        .filter_map(|number| block.address.checked_add(number * line));
+    let mut dead = false;
+    for at in lines {
+        dead |= space.write(at, &[0; 4]).is_err_and(|error| error.code != ErrorCode::LineLost);
+    }
+    !dead
 }
 
 /// The result of an atomic step on a record, whose memory may have been freed meanwhile.

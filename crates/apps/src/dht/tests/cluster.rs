@@ -28,6 +28,7 @@ pub(super) fn create(nodes: &[Node], record_line: usize) -> GlobalAddress {
         partitions: 4,
         record_line: LineSize::from_bytes(record_line).unwrap(),
         seed: 7,
+        ..DhtOptions::default()
     };
     Dht::create(&mut nodes[0].session().unwrap(), &options).unwrap().root()
 }

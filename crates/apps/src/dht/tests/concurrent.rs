@@ -1,13 +1,14 @@
 //! Several users at once: every key's history is linearizable, also with deaths.
 
 use super::super::error::DhtError;
+use super::super::space::Space;
 use super::by_call::ModelCalls;
 use super::history::{HistoryEvent, KeyAction, contradiction, mixed};
 use super::model::{Death, ModelSession, Rules, run};
 use super::{HASH_SEED, create, crowded_keys, open, shape};
 use crate::dht::LookupStats;
 use crate::dht::hash::hash;
-use crate::dht::layout::bucket_index;
+use crate::dht::layout::{TableShape, bucket_index};
 use crate::dht::pool::Pool;
 use crate::dht::table::TableAccess;
 use farside::{ErrorCode, GlobalAddress};
@@ -93,11 +94,27 @@ fn operate(
     (HistoryEvent { key, action, called, returned }, error)
 }
 
+/// Fences a change in memory of nodes with state. It has returned only when that has no error.
+fn acknowledge(
+    session: &mut ModelSession,
+    event: HistoryEvent,
+    error: Option<DhtError>,
+) -> (HistoryEvent, Option<DhtError>) {
+    if error.is_some() || !session.rules().logged || matches!(event.action, KeyAction::Get(_)) {
+        return (event, error);
+    }
+    match session.fence() {
+        Ok(()) => (HistoryEvent { returned: Some(session.now()), ..event }, None),
+        Err(error) => (HistoryEvent { returned: None, ..event }, Some(error.into())),
+    }
+}
+
 /// Runs three sessions on three nodes on one crowded bucket, then reads every key.
 fn trial(seed: u64, rules: Rules) -> LookupStats {
     // Few keys meet often; many keys split often.
     let keys = crowded_keys(if seed.is_multiple_of(2) { 12 } else { 90 }, 1);
-    let before = |session: &mut ModelSession| create(session, &shape(1, 128), 1).root;
+    let shape = TableShape { logged: rules.logged, ..shape(1, 128) };
+    let before = |session: &mut ModelSession| create(session, &shape, 1).root;
     let looked = Mutex::new(LookupStats::default());
     let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
         let mut random = Random::new(seed * 100 + number as u64);
@@ -109,9 +126,11 @@ fn trial(seed: u64, rules: Rules) -> LookupStats {
         let mut user = User { table, calls: ModelCalls::default() };
         while events.len() < OPERATIONS {
             let (event, error) = operate(session, &mut user, &mut random, &keys);
+            let (event, error) = acknowledge(session, event, error);
             events.push(event);
             match error {
                 Some(error) if error.code() == ErrorCode::NodeClosed => break,
+                Some(error) if error.code() == ErrorCode::WritesLost && rules.logged => {}
                 Some(error) => assert!(error.is_lost(), "seed {seed}: {error}"),
                 None => {}
             }
@@ -120,9 +139,12 @@ fn trial(seed: u64, rules: Rules) -> LookupStats {
         events
     };
     run(seed, rules, &SESSIONS, before, body, |session, root, results| {
+        // Reports what the session's node has lost before.
+        let _ = session.fence();
         let mut table = open(session, root, 99).unwrap();
         let (present, lost) = look_at_all(session, &mut table, &keys, results.concat());
-        assert!(lost == 0 || rules.death.is_some(), "seed {seed}: {lost} keys lost");
+        let may_lose = rules.death.is_some() && !rules.logged;
+        assert!(lost == 0 || may_lose, "seed {seed}: {lost} keys lost");
         let mut scanned = BTreeSet::new();
         let report = table.scan(session, |key, _| {
             assert!(scanned.insert(key.to_vec()), "seed {seed}: {key:?} twice");
@@ -224,6 +246,21 @@ fn dying_node_takes_no_more_than_its_share() {
         // Node 0 is home of all buckets; node 1 only of records, and owner of lines that it changed.
         let node = u16::from(!random.one_in(4));
         trial(seed, Rules { death: Some((at, Death::Node(node))), ..rules(seed) });
+    }
+}
+
+#[test]
+fn logged_table_stays_whole_when_its_nodes_and_users_restart() {
+    for seed in seeds(400) {
+        let mut random = Random::new(seed + 11);
+        let at = 100 + random.below(6_000);
+        let death = match random.below(4) {
+            0 => Death::RestartAll,
+            // Node 0 is home of all buckets.
+            1 => Death::Restart(1),
+            _ => Death::Restart(0),
+        };
+        trial(seed, Rules { death: Some((at, death)), logged: true, ..rules(seed) });
     }
 }
 

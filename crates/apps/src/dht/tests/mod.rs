@@ -25,6 +25,7 @@ fn shape(partition_bits: u32, record_line: usize) -> TableShape {
         seed: HASH_SEED,
         partition_bits,
         record_line: LineSize::from_bytes(record_line).unwrap(),
+        logged: false,
     }
 }
 

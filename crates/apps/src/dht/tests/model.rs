@@ -16,6 +16,11 @@ pub(super) enum Death {
     /// A node: its sessions stop, its memory is gone, and lines with their only up-to-date copy there are
     /// lost.
     Node(u16),
+    /// The process of a node with state: its sessions stop, and it returns at once. Lines in its memory, and those
+    /// that it owned, get back what was last durable.
+    Restart(u16),
+    /// The processes of all nodes with state.
+    RestartAll,
 }
 
 /// The behaviour of a world.
@@ -29,11 +34,19 @@ pub(super) struct Rules {
     pub(super) drain_odds: u64,
     /// The death, and its step.
     pub(super) death: Option<(u64, Death)>,
+    /// Whether all nodes have state.
+    pub(super) logged: bool,
 }
 
 impl Rules {
-    pub(super) const CALM: Self =
-        Self { nodes: 3, node_bytes: 64 << 20, switch_odds: 1_000_000, drain_odds: 4, death: None };
+    pub(super) const CALM: Self = Self {
+        nodes: 3,
+        node_bytes: 64 << 20,
+        switch_odds: 1_000_000,
+        drain_odds: 4,
+        death: None,
+        logged: false,
+    };
 }
 
 #[derive(Default)]
@@ -44,6 +57,17 @@ struct NodeMemory {
     /// Freed memory that other programs have allocated.
     foreign: Vec<(u64, u64)>,
     dead: bool,
+    write_losses: u32,
+}
+
+/// A line that is not durable.
+struct UnloggedLine {
+    /// The node that wrote it.
+    owner: u16,
+    home: u16,
+    start: usize,
+    /// Its last durable bytes.
+    before: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -54,6 +78,7 @@ struct SessionState {
     failed: Option<Error>,
     stopped: bool,
     finished: bool,
+    losses_reported: u32,
 }
 
 struct ModelState {
@@ -67,6 +92,7 @@ struct ModelState {
     /// Lines whose only up-to-date copy is at a node that is not their home.
     owners: HashMap<u64, u16>,
     lost: HashSet<u64>,
+    unlogged: BTreeMap<u64, UnloggedLine>,
 }
 
 struct SharedModel {
@@ -132,6 +158,7 @@ impl SharedModel {
             sessions,
             owners: HashMap::new(),
             lost: HashSet::new(),
+            unlogged: BTreeMap::new(),
         };
         Self { state: Mutex::new(state), turns }
     }
@@ -148,6 +175,11 @@ impl ModelState {
         if self.random.one_in(self.rules.drain_odds) {
             let number = self.random.below(self.sessions.len() as u64) as usize;
             self.drain_one(number);
+        }
+        if !self.unlogged.is_empty() && self.random.one_in(4 * self.rules.drain_odds) {
+            let any = self.random.below(self.unlogged.len() as u64) as usize;
+            let line = *self.unlogged.keys().nth(any).expect("below the length");
+            self.unlogged.remove(&line);
         }
         let node = self.random.below(self.nodes.len() as u64) as usize;
         let memory = &mut self.nodes[node];
@@ -170,9 +202,49 @@ impl ModelState {
                 let lost = self.owners.iter().filter(|(_, owner)| **owner == node);
                 self.lost.extend(lost.map(|(line, _)| *line));
             }
+            Death::Restart(node) => self.restart(|other| other == node),
+            Death::RestartAll => self.restart(|_| true),
         }
         for session in self.sessions.iter_mut().filter(|session| session.stopped) {
             session.buffer.clear();
+        }
+    }
+
+    fn restart(&mut self, ends: impl Fn(u16) -> bool) {
+        // The last session, for `after`, is of a process that starts later.
+        let of_body = self.sessions.len() - 1;
+        for session in self.sessions[..of_body].iter_mut().filter(|session| ends(session.node)) {
+            session.stopped = true;
+        }
+        let mut losers = HashSet::new();
+        self.unlogged.retain(|_, line| {
+            let keeps = !ends(line.home) && !ends(line.owner);
+            if !keeps {
+                losers.insert(line.owner);
+                let end = line.start + line.before.len();
+                let home = &mut self.nodes[usize::from(line.home)];
+                home.bytes[line.start..end].copy_from_slice(&line.before);
+            }
+            keeps
+        });
+        for node in losers {
+            self.nodes[usize::from(node)].write_losses += 1;
+        }
+    }
+
+    /// A session accesses a line: what another node wrote is durable before, and what it writes itself is not yet.
+    fn access(&mut self, number: usize, at: GlobalAddress, writes: bool) {
+        let (owner, home) = (self.sessions[number].node, at.home().0);
+        let line = at.line().to_bits();
+        if self.unlogged.get(&line).is_some_and(|line| line.owner != owner) {
+            self.unlogged.remove(&line);
+        }
+        if writes && self.rules.logged {
+            let memory = &self.nodes[usize::from(home)].bytes;
+            let start = at.offset() as usize - at.offset_in_line();
+            let end = memory.len().min(start + at.line_size().bytes());
+            let before = memory[start..end].to_vec();
+            self.unlogged.entry(line).or_insert(UnloggedLine { owner, home, start, before });
         }
     }
 
@@ -195,6 +267,7 @@ impl ModelState {
     fn store(&mut self, number: usize, at: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         let range = self.check(at, bytes.len())?;
         self.own(number, at);
+        self.access(number, at, true);
         self.nodes[usize::from(at.home().0)].bytes[range].copy_from_slice(bytes);
         Ok(())
     }
@@ -268,6 +341,8 @@ impl ModelState {
         let Some((bytes, line)) = memory.allocations.remove(&at.offset()) else {
             return Err(Error::at(ErrorCode::NotAnAllocation, at));
         };
+        let freed = at.offset() as usize..(at.offset() + bytes) as usize;
+        self.unlogged.retain(|_, line| line.home != at.home().0 || !freed.contains(&line.start));
         if forever {
             memory.allocations.insert(at.offset(), (bytes, line));
             memory.foreign.push((at.offset(), bytes));
@@ -290,6 +365,11 @@ impl ModelSession {
         let mut state = self.shared.state.lock().unwrap();
         state.clock += 1;
         state.clock
+    }
+
+    /// How its world behaves.
+    pub(super) fn rules(&self) -> Rules {
+        self.shared.state.lock().unwrap().rules
     }
 
     /// The seed of its world.
@@ -382,6 +462,7 @@ impl Space for ModelSession {
         for (at, part) in lines(at, out.len()) {
             self.step(|state, me| {
                 let range = state.check(at, part.len())?;
+                state.access(me, at, false);
                 let line = at.line().to_bits();
                 if state.owners.get(&line).is_some_and(|owner| *owner != state.sessions[me].node) {
                     state.owners.remove(&line);
@@ -424,7 +505,23 @@ impl Space for ModelSession {
             state.drain_one(me);
             Ok(!state.sessions[me].buffer.is_empty())
         })? {}
-        self.step(|state, me| state.sessions[me].failed.take().map_or(Ok(()), Err))
+        self.step(|state, me| {
+            state.sessions[me].failed.take().map_or(Ok(()), Err)?;
+            let node = state.sessions[me].node;
+            let write_losses = state.nodes[usize::from(node)].write_losses;
+            if std::mem::replace(&mut state.sessions[me].losses_reported, write_losses)
+                != write_losses
+            {
+                return Err(Error::new(ErrorCode::WritesLost));
+            }
+            state.unlogged.retain(|_, line| line.owner != node);
+            Ok(())
+        })
+    }
+
+    fn write_losses(&mut self) -> u32 {
+        let state = self.shared.state.lock().unwrap();
+        state.nodes[usize::from(state.sessions[self.number].node)].write_losses
     }
 
     fn atomic<R>(
@@ -445,6 +542,7 @@ impl Space for ModelSession {
             }
             let range = state.check(at, bytes)?;
             state.own(me, at);
+            state.access(me, at, true);
             Ok(change(&mut state.nodes[usize::from(at.home().0)].bytes[range]))
         })
     }
