@@ -79,6 +79,8 @@ struct SessionState {
     stopped: bool,
     finished: bool,
     losses_reported: u32,
+    /// The number of steps after which each fails.
+    steps_left: Option<u64>,
 }
 
 struct ModelState {
@@ -367,6 +369,11 @@ impl ModelSession {
         state.clock
     }
 
+    /// Has steps fail after this number of them.
+    pub(super) fn limit_steps(&mut self, steps: Option<u64>) {
+        self.shared.state.lock().unwrap().sessions[self.number].steps_left = steps;
+    }
+
     /// How its world behaves.
     pub(super) fn rules(&self) -> Rules {
         self.shared.state.lock().unwrap().rules
@@ -411,6 +418,9 @@ impl ModelSession {
         }
         if state.sessions[self.number].stopped {
             return Err(Error::new(ErrorCode::NodeClosed));
+        }
+        if let Some(left) = &mut state.sessions[self.number].steps_left {
+            *left = left.checked_sub(1).ok_or(Error::new(ErrorCode::NodeClosed))?;
         }
         act(&mut state, self.number)
     }
