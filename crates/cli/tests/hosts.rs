@@ -68,11 +68,6 @@ fn process_nodes_found_join_end_and_leave() {
 /// A standby has the state once the process that used it was killed; what was fenced is there, and calls have waited.
 #[test]
 fn process_standby_takes_over_from_a_killed_node() {
-    let tcp = |join: &[String]| -> Arc<dyn Fabric> {
-        let listen = Some("127.0.0.1:0".parse().unwrap());
-        let hosts = join.iter().map(|host| host.parse().unwrap()).collect();
-        Arc::new(TcpFabric::new(TcpOptions { listen, hosts, ..TcpOptions::default() }).unwrap())
-    };
     let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
     let copies =
         ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap());
@@ -104,6 +99,51 @@ fn process_standby_takes_over_from_a_killed_node() {
     }
     let usage = [&["node"], &state[..6], &["--standby"]].concat();
     assert!(failure(2, &usage).contains("--state"));
+}
+
+/// TCP as of another process, which finds a cluster at these hosts.
+fn tcp(join: &[String]) -> Arc<dyn Fabric> {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let hosts = join.iter().map(|host| host.parse().unwrap()).collect();
+    Arc::new(TcpFabric::new(TcpOptions { listen, hosts, ..TcpOptions::default() }).unwrap())
+}
+
+#[test]
+fn process_node_goes_on_without_a_lost_copy() {
+    let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
+    let lend = |name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap();
+    let mut copies = Vec::from(["one", "two", "three"].map(lend));
+    let cluster = name();
+    let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
+    let (_, address) = founder.started();
+    let state = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
+    let state = [&state[..], &["--state-copies-min", "2", "--state-copies"]].concat();
+    let list = |copies: &[MemoryServer]| {
+        copies.iter().map(MemoryServer::address).collect::<Vec<_>>().join(",")
+    };
+    let mut home = Running::node(&[], &[&state[..], &[&list(&copies)]].concat());
+    let (number, _) = home.started();
+    let config = Config::new(cluster.clone()).memory_bytes(0).cache_bytes(1 << 20);
+    let client = Node::join_on(&config, tcp(std::slice::from_ref(&address))).unwrap();
+    let mut session = client.session().unwrap();
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    let word = session.alloc_with(8, logged).unwrap();
+    session.fetch_add(word, 1).unwrap();
+    session.fence().unwrap();
+    let lost = copies.remove(1).address().to_owned();
+    session.fetch_add(word, 1).unwrap();
+    session.fence().unwrap();
+    let event = home.event("copy_lost");
+    assert!(event["reason"].as_str().unwrap().contains(&lost), "{event}");
+    // Another copy gets all bytes at the next start.
+    home.signal(Signal::KILL);
+    copies.push(lend("four"));
+    let mut home = Running::node(&[], &[&state[..], &[&list(&copies)]].concat());
+    assert_eq!(home.started().0, number);
+    drop(copies.remove(0));
+    assert_eq!(session.fetch_add(word, 1).unwrap(), 2);
+    session.fence().unwrap();
+    home.event("copy_lost");
 }
 
 #[test]

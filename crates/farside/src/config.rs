@@ -106,11 +106,13 @@ pub struct Config {
     /// there, a copy in each, and not in a folder. A node with this state can be started on any machine.
     ///
     /// *Guarantees*: what was fenced survives this node and all but one of the copies. A copy that is lost ends the node
-    /// (`DeviceFailed`); start it again with the others and a new one. *Cost*: a fence waits for one round trip more. The
+    /// (`DeviceFailed`), unless `state_copies_min` lets it go on ([`Node::lost_copies`](crate::Node::lost_copies)); start it
+    /// again with the others and a new one. *Cost*: a fence waits for one round trip more. The
     /// memory of each copy has room for ten times `memory_bytes`, and 32 MiB.
     pub state_copies: Vec<String>,
     /// The least copies to start with, if others are lost; `None`: all that the state had. With fewer, you guarantee that
-    /// no node starts from the missing ones alone.
+    /// no node starts from the missing ones alone: all processes of the state say the same number. If it is more than half of
+    /// the copies (two of three), the node also goes on without those that are lost, with as many as that.
     pub state_copies_min: Option<usize>,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
     /// all accesses, allocations, names, and the forms of locking that wait. What was locked there is not locked any more.

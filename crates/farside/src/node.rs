@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::commits::Committer;
-use crate::durable::LogDevice;
+use crate::durable::{LogDevice, LostCopies};
 use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
     member_name, rendezvous_name,
@@ -63,6 +63,7 @@ pub(crate) struct NodeShared {
     left: AtomicBool,
     session_count: AtomicU64,
     path: String,
+    lost_copies: LostCopies,
 }
 
 /// The requirements of a node on a fabric.
@@ -217,6 +218,7 @@ impl NodeSetup {
             }
         };
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
+        let lost_copies = self.state.lost_copies;
         Ok(Node {
             shared: Arc::new(NodeShared {
                 core,
@@ -225,6 +227,7 @@ impl NodeSetup {
                 left: AtomicBool::new(false),
                 session_count: AtomicU64::new(0),
                 path,
+                lost_copies,
             }),
         })
     }
@@ -500,6 +503,13 @@ impl Node {
         let count = CALL_SLOTS + limits.writes_in_flight_max as usize + prefetch_slots(limits);
         let slots = core.engine().open_session(id, count, limits.sessions_max)?;
         Ok(Session::new(Arc::clone(&self.shared), slots))
+    }
+
+    /// The copies of this node's state ([`Config::state_copies`]) that it has lost and goes on without, in their order: an
+    /// error with the address and the reason for each. Start it again with a new copy in the place of each lost one, before
+    /// it loses more than `state_copies_min` allows.
+    pub fn lost_copies(&self) -> Vec<Error> {
+        self.shared.lost_copies.errors()
     }
 
     /// The members, and the nodes removed since this node joined whose numbers were not reassigned, by

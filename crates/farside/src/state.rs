@@ -2,8 +2,8 @@
 
 use crate::commits::CommitSignal;
 use crate::durable::{
-    LogDevice, MemoryState, PersistentDevice, ReplicaOptions, ReplicatedDevice, StateIdentity,
-    StateOptions,
+    LogDevice, LostCopies, MemoryState, PersistentDevice, ReplicaOptions, ReplicatedDevice,
+    StateIdentity, StateOptions,
 };
 use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
@@ -19,11 +19,12 @@ pub(crate) struct NodeState {
     pub(crate) keeps: Keeps,
     /// Until the engine has it.
     memory: Option<MemoryState>,
+    pub(crate) lost_copies: LostCopies,
 }
 
 impl NodeState {
-    const fn of(keeps: Keeps) -> Self {
-        Self { keeps, memory: None }
+    fn of(keeps: Keeps) -> Self {
+        Self { keeps, memory: None, lost_copies: LostCopies::default() }
     }
 
     /// The state that the configuration names, if it names one.
@@ -44,8 +45,10 @@ impl NodeState {
         let copies: Vec<&str> = config.state_copies.iter().map(String::as_str).collect();
         let replicas = ReplicaOptions::default().copies_min(config.state_copies_min);
         let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
+        let lost_copies = device.lost();
         let options = options(config).segment_bytes(COPIES_SEGMENT_BYTES);
-        Self::with(config, MemoryState::on(Box::new(device), &options)?.0)
+        let state = Self::with(config, MemoryState::on(Box::new(device), &options)?.0)?;
+        Ok(Self { lost_copies, ..state })
     }
 
     /// The state on a device.
@@ -58,11 +61,11 @@ impl NodeState {
 
     fn with(config: &Config, memory: MemoryState) -> Result<Self, Error> {
         let Some(identity) = memory.identity() else {
-            return Ok(Self { keeps: Keeps::New, memory: Some(memory) });
+            return Ok(Self { memory: Some(memory), ..Self::of(Keeps::New) });
         };
         identity.check_cluster(&config.cluster)?;
         let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
-        Ok(Self { keeps: Keeps::Known { node, generation }, memory: Some(memory) })
+        Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation }) })
     }
 
     /// The driver of the state's log, for the engine of a node that has its number.

@@ -33,6 +33,6 @@ pub use persistent::PersistentDevice;
 pub use persistent::PersistentMemory;
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
-pub use replicas::{ReplicaOptions, ReplicatedDevice};
+pub use replicas::{LostCopies, ReplicaOptions, ReplicatedDevice};
 pub use state::{Allocation, MemoryState, Restored, StateIdentity, StateOptions, StateStats};
 pub use tag::{RECORD_KIND_MAX, RecordTag};

@@ -11,8 +11,12 @@
 //! number; then it copies what is durable to those of an older epoch and to empty ones; then it writes to all that they
 //! have all of the epoch. A sync waits for all copies of the epoch. Bytes that are durable are the same in all of them, so
 //! copying them again from one to another loses nothing, wherever it ends.
+//!
+//! A sync that loses copies begins an epoch with the others before it returns, if every later opening must have one of
+//! those: openings need `least` of `named` copies, so more than `named - least` have to be left.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
+use crate::mutex::locked;
 use crate::onesided::{
     Buffer, Deadline, MemoryClient, MemoryClientOptions, RemoteMemory, RequestId,
 };
@@ -21,7 +25,7 @@ use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::Access;
 use farside_fabric::Fabric;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use xxhash_rust::xxh64::xxh64;
 
@@ -46,7 +50,8 @@ const WRITING_MAX: usize = 256;
 #[non_exhaustive]
 pub struct ReplicaOptions {
     /// The least copies to open the log with; by default all that the last opening has named. With fewer the caller
-    /// guarantees that no program opens the log from the missing copies alone.
+    /// guarantees that no program opens the log from the missing copies alone: all openings say the same number, more than
+    /// half. Then the log also goes on without copies that are lost while it is open, with as many as that.
     pub copies_min: Option<usize>,
     /// How long each copy is waited for; 10 s by default.
     pub timeout: Duration,
@@ -68,14 +73,29 @@ struct Replica {
     header: Option<ReplicaHeader>,
     /// Where its next header goes: not over the newest one, which is left whole if the writer ends within it.
     header_place: u64,
+    /// Why it is not written any more.
+    lost: Option<Error>,
+}
+
+/// The copies that a log has lost while it was open: a handle that other threads may read.
+#[derive(Clone, Default, Debug)]
+pub struct LostCopies(Arc<Mutex<Vec<Error>>>);
+
+impl LostCopies {
+    /// Returns an error with the address and the reason for each, in their order.
+    pub fn errors(&self) -> Vec<Error> {
+        locked(&self.0).clone()
+    }
 }
 
 /// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`).
 ///
 /// *Guarantees*: what a sync has reported is in all copies of the epoch, so it survives this process and all of them but
-/// one. A copy that is lost fails the device: open the log again with the others, and with a new one in its place, which gets
-/// all bytes. *Cost*: a WRITE to each copy, all posted together; a sync is one round trip. On fabrics whose completions do
-/// not mean that bytes were placed, a READ after each WRITE.
+/// one. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
+/// [`copies_min`](ReplicaOptions::copies_min) allows it ([`lost`](Self::lost)), else it fails the device: open the log again
+/// with the others, and with a new one in its place, which gets all bytes. *Cost*: a WRITE to each copy, all posted together;
+/// a sync is one round trip, and three more when it loses copies. On fabrics whose completions do not mean that bytes were
+/// placed, a READ after each WRITE.
 ///
 /// ```no_run
 /// use farside::durable::{DurableLog, DurableLogOptions, ReplicaOptions, ReplicatedDevice};
@@ -104,6 +124,10 @@ pub struct ReplicatedDevice {
     /// WRITEs that were not waited for, and the replica of each.
     writing: Vec<(usize, RequestId)>,
     timeout: Duration,
+    epoch: u64,
+    /// The copies to go on with when others are lost; `None`: a lost one fails the device.
+    left_min: Option<usize>,
+    lost: LostCopies,
 }
 
 /// The header of a copy.
@@ -216,7 +240,8 @@ impl ReplicatedDevice {
                 Ok(memory) => {
                     check(address, memory)?;
                     let address = (*address).to_owned();
-                    replicas.push(Replica { address, memory, header: None, header_place: 0 });
+                    let (header, header_place, lost) = (None, 0, None);
+                    replicas.push(Replica { address, memory, header, header_place, lost });
                 }
                 Err(error) if error.code == ErrorCode::ChannelFull => {
                     let text = format!("the copy at {address}: {}", error.detail);
@@ -246,12 +271,23 @@ impl ReplicatedDevice {
             staged,
             writing,
             timeout,
+            epoch: 0,
+            left_min: None,
+            lost: LostCopies::default(),
         };
         device.begin(&missing, options.copies_min)?;
+        let named = device.named.len();
+        device.left_min =
+            options.copies_min.map(|least| least.max((named + 1).saturating_sub(least)));
         Ok(device)
     }
 
-    /// Returns the number of copies that have what is durable: those that the opening has reached.
+    /// Returns a handle of the copies that are lost while the log is open.
+    pub fn lost(&self) -> LostCopies {
+        self.lost.clone()
+    }
+
+    /// Returns the number of copies that have what is durable: those that the opening has reached, without lost ones.
     pub const fn copies(&self) -> usize {
         self.replicas.len()
     }
@@ -395,6 +431,7 @@ impl ReplicatedDevice {
             self.write_header(number, &encoded)?;
             self.replicas[number].header = Some(header.clone());
         }
+        self.epoch = epoch;
         self.wait()
     }
 
@@ -495,13 +532,15 @@ impl ReplicatedDevice {
     /// Writes bytes to all copies; [`wait`](Self::wait) waits for them.
     fn write_all(&mut self, place: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.stage(bytes)?;
-        (0..self.replicas.len()).try_for_each(|number| self.post(number, place, (at, bytes.len())))
+        (0..self.replicas.len()).for_each(|number| self.post(number, place, (at, bytes.len())));
+        Ok(())
     }
 
     /// The same, to one.
     fn write_at(&mut self, number: usize, place: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.stage(bytes)?;
-        self.post(number, place, (at, bytes.len()))
+        self.post(number, place, (at, bytes.len()));
+        Ok(())
     }
 
     /// Copies bytes to where WRITEs take them from.
@@ -518,46 +557,67 @@ impl ReplicatedDevice {
         Ok(at)
     }
 
-    /// Queues WRITEs of staged bytes to a copy, each as long as the fabric allows.
-    fn post(
-        &mut self,
-        number: usize,
-        place: u64,
-        (at, length): (usize, usize),
-    ) -> Result<(), Error> {
+    /// Queues WRITEs of staged bytes to a copy, each as long as the fabric allows. [`wait`](Self::wait) returns the error.
+    fn post(&mut self, number: usize, place: u64, (at, length): (usize, usize)) {
         let most = self.client.capabilities().transfer_bytes_max.min(u32::MAX.into()) as usize;
-        let Replica { address, memory, .. } = &self.replicas[number];
+        let memory = self.replicas[number].memory;
         let mut done = 0;
         while done < length {
             let piece = (length - done).min(most);
             let range = (at + done) as u64..(at + done + piece) as u64;
-            let to = memory.at(place + done as u64);
-            let written = self.client.write(to, &self.staging, range);
-            self.writing.push((number, written.map_err(|error| failed(address, &error))?));
+            let written = self.client.write(memory.at(place + done as u64), &self.staging, range);
+            self.posted(number, written);
             done += piece;
         }
-        Ok(())
     }
 
-    /// Waits until all WRITEs are placed.
+    fn posted(&mut self, number: usize, posted: Result<RequestId, Error>) {
+        match posted {
+            Ok(request) => self.writing.push((number, request)),
+            Err(error) => self.lose(number, &error),
+        }
+    }
+
+    fn lose(&mut self, number: usize, error: &Error) {
+        let Replica { address, lost, .. } = &mut self.replicas[number];
+        lost.get_or_insert_with(|| failed(address, error));
+    }
+
+    /// Waits until all WRITEs are placed in all copies but lost ones.
     fn wait(&mut self) -> Result<(), Error> {
         let deadline = Deadline::after(self.timeout);
         if !self.client.capabilities().completion_means_placed {
             for number in 0..self.replicas.len() {
-                let Replica { address, memory, .. } = &self.replicas[number];
-                let read = self.client.read_word(memory.at(0));
-                self.writing.push((number, read.map_err(|error| failed(address, &error))?));
+                let read = self.client.read_word(self.replicas[number].memory.at(0));
+                self.posted(number, read);
             }
         }
         self.client.submit();
-        let mut outcome = Ok(());
         for (number, request) in std::mem::take(&mut self.writing) {
             if let Err(error) = deadline.wait(&mut self.client, request) {
-                outcome = outcome.and(Err(failed(&self.replicas[number].address, &error)));
+                self.lose(number, &error);
             }
         }
         self.staged = 0;
-        outcome
+        self.leave_out_lost()
+    }
+
+    /// Goes on with the copies that are not lost, if there are enough.
+    fn leave_out_lost(&mut self) -> Result<(), Error> {
+        let lost: Vec<_> =
+            self.replicas.iter().filter_map(|replica| replica.lost.clone()).collect();
+        let Some(first) = lost.first() else { return Ok(()) };
+        let left = self.replicas.len() - lost.len();
+        if self.left_min.is_none_or(|least| left < least) {
+            return Err(first.clone());
+        }
+        for replica in self.replicas.extract_if(.., |replica| replica.lost.is_some()) {
+            self.client.close(replica.memory)?;
+        }
+        locked(&self.lost.0).extend(lost);
+        let epoch = self.epoch.saturating_add(1);
+        self.announce(epoch)?;
+        self.hold(epoch)
     }
 }
 
@@ -628,7 +688,15 @@ impl LogDevice for ReplicatedDevice {
 
     fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let place = self.place_of(segment, at)?;
-        self.read_at(0, place, out)
+        loop {
+            match self.read_at(0, place, out) {
+                Err(error) if self.left_min.is_some() => {
+                    self.lose(0, &error);
+                    self.wait()?;
+                }
+                read => return read,
+            }
+        }
     }
 
     fn remove(&mut self, segment: Segment) -> Result<(), Error> {

@@ -52,6 +52,10 @@ pub(super) enum NodeEvent<'a> {
     Standby {
         reason: &'a str,
     },
+    /// It goes on without a copy of its state.
+    CopyLost {
+        reason: &'a str,
+    },
     /// No cluster can be reached; with a reason for each host.
     Waiting {
         /// It founds one after each of these hosts has answered that it has none.
@@ -139,6 +143,9 @@ impl NodeEvent<'_> {
                     "standby, takes over once the process that uses the state has ended: {reason}"
                 )
             }
+            Self::CopyLost { reason } => format!(
+                "goes on without a copy of its state: {reason}; start it again with a new copy in its place"
+            ),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
