@@ -184,8 +184,9 @@ pub(super) fn get_with<S: Space>(
 ) -> Result<bool, DhtError> {
     let (home, lookup) = table.lookup(key)?;
     let called = match lookup.to_bytes() {
-        Ok(parameters) => call(space, home, &parameters),
-        Err(_) => Called::Nowhere,
+        // A call would return bytes of its node that are not durable.
+        Ok(parameters) if !table.shape.logged => call(space, home, &parameters),
+        _ => Called::Nowhere,
     };
     let told = match called {
         Called::Ended(answer) => told(answer, stats),

@@ -84,7 +84,8 @@ impl DhtOptions {
 /// spare blocks. One for each thread or task, next to its [`Session`]; cloning is the same as opening
 /// again.
 ///
-/// Dropping it leaves at most 64 spare blocks of each size allocated; [`Handle::close`] frees them.
+/// Dropping it leaves at most 64 spare blocks of each size allocated, and twice 64 that wait for its next fence;
+/// [`Handle::close`] frees them.
 #[derive(Debug)]
 pub struct Dht {
     table: TableAccess,
@@ -94,7 +95,7 @@ impl Dht {
     /// Creates an empty table.
     ///
     /// *Errors:* `Options`; `Memory` with `OutOfMemory` (start nodes with more memory) or `NodeLost`
-    /// (leave the dead node out of `nodes`), or with `NoState` if a logged table finds no node with state.
+    /// (leave the dead node out of `nodes`), with what a fence reports of before, or with `NoState` if a logged table finds no node with state.
     /// *Blocks* for one allocation and write per partition.
     /// *Source:* 004 §6.2.
     pub fn create(session: &mut Session, options: &DhtOptions) -> Result<Self, DhtError> {
@@ -217,6 +218,8 @@ impl Handle<'_> {
     /// returns their number. Until then lookups that meet them fail with `NodeLost` or `LineLost`, since
     /// the entries may be of the requested key.
     ///
+    /// After an error some may be removed. Records at nodes with state are not lost while their node is away.
+    ///
     /// *Cost:* reads the whole table.
     pub fn forget_lost(&mut self) -> Result<u64, DhtError> {
         self.table.forget_lost(self.session)
@@ -229,14 +232,15 @@ impl Handle<'_> {
 
     /// Frees the spare blocks; the table stays.
     ///
-    /// *Errors:* those of a fence, for a logged table: spare blocks stay allocated.
+    /// *Errors:* those of a fence, also of this session's changes: spare blocks stay allocated.
     pub fn close(&mut self) -> Result<(), DhtError> {
         self.table.drain_pool(self.session)
     }
 
     /// Frees the table. No user may access it any more.
     ///
-    /// *Errors:* as all; everything that could be freed is free then. *Cost:* reads the whole table.
+    /// *Errors:* `NotATable` if it was destroyed before; those of a fence, with nothing freed; else the first error,
+    /// and what could not be freed stays allocated. *Cost:* reads the whole table.
     pub fn destroy(&mut self) -> Result<(), DhtError> {
         self.table.destroy(self.session)
     }

@@ -5,6 +5,7 @@
 //! Limits: blocks do not move between users, and those of a process stay allocated at its death.
 
 use super::hash::scramble;
+use super::space::LossMark;
 use farside::{GlobalAddress, LineSize, MemoryId};
 use std::collections::VecDeque;
 
@@ -34,6 +35,15 @@ impl BlockClass {
     }
 }
 
+impl RecordBlock {
+    /// Whether an address is in it.
+    pub(super) fn contains(&self, at: GlobalAddress) -> bool {
+        let offset = at.offset().checked_sub(self.address.offset());
+        at.memory() == self.address.memory()
+            && offset.is_some_and(|offset| offset < self.class.bytes())
+    }
+}
+
 /// Memory for one record, and the generation of its last record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RecordBlock {
@@ -46,8 +56,9 @@ pub(super) struct RecordBlock {
 #[derive(Debug)]
 pub(super) struct Pool {
     classes: Vec<(BlockClass, VecDeque<RecordBlock>)>,
-    /// Blocks whose entries are removed, but not yet durably; with the count of write losses before that.
-    waiting: Vec<(RecordBlock, u32)>,
+    /// Blocks whose entries are removed, but perhaps not durably; with the mark before that.
+    waiting: Vec<(RecordBlock, LossMark)>,
+    waiting_bytes: u64,
     /// Blocks to free after the next fence.
     pub(super) discarded: Vec<RecordBlock>,
     blocks_max: usize,
@@ -61,6 +72,7 @@ impl Pool {
         Self {
             classes: Vec::new(),
             waiting: Vec::new(),
+            waiting_bytes: 0,
             discarded: Vec::new(),
             blocks_max,
             state: seed,
@@ -100,20 +112,31 @@ impl Pool {
     }
 
     /// Keeps a block until the removal of its entry is durable.
-    pub(super) fn wait(&mut self, block: RecordBlock, write_losses: u32) {
-        self.waiting.push((block, write_losses));
+    pub(super) fn wait(&mut self, block: RecordBlock, mark: LossMark) {
+        self.waiting_bytes += block.class.bytes();
+        self.waiting.push((block, mark));
     }
 
-    /// Returns how many blocks wait.
-    pub(super) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+    /// Whether a fence is due for the blocks that wait.
+    pub(super) fn waits_for_many(&self) -> bool {
+        self.waiting.len() >= self.blocks_max.max(2)
+            || self.waiting.len() > 1 && self.waiting_bytes > BYTES_MAX
     }
 
-    /// Takes a block that has waited, after a fence at this count of write losses. Blocks of another count are
-    /// forgotten: their entries may be there again.
-    pub(super) fn take_waiting(&mut self, write_losses: u32) -> Option<RecordBlock> {
-        self.waiting.retain(|(_, before)| *before == write_losses);
-        self.waiting.pop().map(|(block, _)| block)
+    /// Takes a block that has waited, after a fence of a node at this mark. Those at other marks of the node are forgotten:
+    /// their entries may be there again.
+    pub(super) fn take_waiting(&mut self, mark: LossMark) -> Option<RecordBlock> {
+        self.waiting.retain(|(_, before)| before.node != mark.node || *before == mark);
+        let at = self.waiting.iter().position(|(_, before)| *before == mark);
+        let taken = at.map(|at| self.waiting.remove(at).0);
+        self.waiting_bytes = self.waiting.iter().map(|(block, _)| block.class.bytes()).sum();
+        taken
+    }
+
+    /// Whether there is a block that could be freed.
+    pub(super) fn holds_any(&self) -> bool {
+        let spare = self.classes.iter().any(|(_, blocks)| !blocks.is_empty());
+        spare || !self.waiting.is_empty() || !self.discarded.is_empty()
     }
 
     /// Drops the blocks in a memory that is gone with its node.
@@ -125,9 +148,9 @@ impl Pool {
         }
     }
 
-    /// Takes any block, to return it to the allocator.
-    pub(super) fn drain_one(&mut self) -> Option<RecordBlock> {
-        self.classes.iter_mut().find_map(|(_, blocks)| blocks.pop_front())
+    /// Discards all spare blocks.
+    pub(super) fn discard_all(&mut self) {
+        self.discarded.extend(self.classes.iter_mut().flat_map(|(_, blocks)| blocks.drain(..)));
     }
 }
 
@@ -172,16 +195,20 @@ mod tests {
         }
         assert_eq!(pool.put(block(99, 5)), Some(block(0, u32::MAX)));
         assert_eq!(pool.take(block(0, 0).class), Some(block(1, 1)));
-        pool.wait(block(100, 1), 4);
-        pool.wait(block(101, 1), 5);
+        let mark = |node, write_losses| LossMark { node: NodeId(node), write_losses };
+        pool.wait(block(100, 1), mark(0, 4));
+        pool.wait(block(101, 1), mark(0, 5));
+        pool.wait(block(102, 1), mark(1, 4));
         assert_eq!(
-            pool.take_waiting(5),
+            pool.take_waiting(mark(0, 5)),
             Some(block(101, 1)),
-            "the other may be in the table again"
+            "100 may be in the table again"
         );
-        assert_eq!((pool.take_waiting(4), pool.waiting_count()), (None, 0));
+        assert_eq!(pool.take_waiting(mark(0, 4)), None);
+        assert_eq!(pool.take_waiting(mark(1, 4)), Some(block(102, 1)));
         pool.forget_memory(MemoryId::new(NodeId(1), Generation(0)).unwrap());
         assert_eq!(pool.take(block(0, 0).class), Some(block(2, 1)));
-        assert_eq!(std::iter::from_fn(|| pool.drain_one()).count(), 30);
+        pool.discard_all();
+        assert_eq!((pool.discarded.len(), pool.holds_any()), (30, true));
     }
 }

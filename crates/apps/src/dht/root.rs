@@ -16,6 +16,8 @@ pub(super) fn create_root<S: Space>(
     shape: &TableShape,
     nodes: &[NodeId],
 ) -> Result<(GlobalAddress, Vec<GlobalAddress>), DhtError> {
+    // What was lost before is reported before anything is allocated.
+    space.fence()?;
     let partitions = 1_usize << shape.partition_bits;
     let mut bytes = shape.encode().to_vec();
     let mut first = Vec::with_capacity(partitions);

@@ -160,35 +160,40 @@ impl TableAccess {
     }
 
     /// Frees the whole table. No user may access it any more.
+    ///
+    /// Its root goes first, so that no address is freed a second time when that was not its last allocation.
     pub(super) fn destroy<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
-        self.walk(space, |_, space, _, found| {
+        let (_, mut segments) = read_root(space, self.root)?;
+        self.fence(space)?;
+        space.write(self.root, &[0; ROOT_HEADER])?;
+        space.fence()?;
+        let mut outcome = self.walk(space, |_, space, _, found| {
             for entry in found.unwrap_or_default() {
                 if let Some(address) = entry.address() {
                     let _ = space.free(address);
                 }
             }
             Ok(())
-        })?;
-        self.drain_pool(space)?;
-        let (_, mut segments) = read_root(space, self.root)?;
+        });
+        outcome = outcome.and(self.drain_pool(space));
         while let Some(segment) = segments.pop() {
-            if let Ok(header) = self.header(space, segment) {
-                segments.extend((0..TAG_BITS).filter_map(|number| header.child(number)));
-                let _ = space.free(segment);
+            match self.header(space, segment) {
+                Ok(header) => {
+                    segments.extend((0..TAG_BITS).filter_map(|number| header.child(number)));
+                    let _ = space.free(segment);
+                }
+                Err(error) if error.is_lost() => {}
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        space.write(self.root, &[0; ROOT_HEADER])?;
-        space.fence()?;
-        Ok(space.free(self.root)?)
+        outcome.and(Ok(space.free(self.root)?))
     }
 
     /// Frees the spare blocks.
     pub(super) fn drain_pool<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
-        self.persist(space)?;
-        while let Some(block) = self.pool.drain_one() {
-            self.discard(space, block);
-        }
-        self.persist(space)
+        self.fence(space)?;
+        self.pool.discard_all();
+        Ok(self.fence(space)?)
     }
 
     /// Walks all buckets, each with its entries or the reason for its loss.

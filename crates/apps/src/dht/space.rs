@@ -1,7 +1,14 @@
 //! The memory interface of the table: the session of the facade, and a test double that chooses
 //! interleavings and deaths by seed.
 
-use farside::{AllocationSpec, Error, GlobalAddress, Session};
+use farside::{AllocationSpec, Error, GlobalAddress, NodeId, Session};
+
+/// A node, and how often it has lost writes that were not durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LossMark {
+    pub(super) node: NodeId,
+    pub(super) write_losses: u32,
+}
 
 /// One program order over a global memory.
 ///
@@ -11,7 +18,7 @@ use farside::{AllocationSpec, Error, GlobalAddress, Session};
 /// does not rely on `atomic` ordering earlier writes.
 ///
 /// In memory of nodes with state, a crash takes back what a line got since it was last durable. A fence without
-/// an error has made durable what this node wrote at the present count of `write_losses`, and no other node
+/// an error has made durable what this node wrote at the present `loss_mark`, and no other node
 /// sees what is not durable.
 pub(super) trait Space {
     fn read(&mut self, at: GlobalAddress, out: &mut [u8]) -> Result<(), Error>;
@@ -25,7 +32,7 @@ pub(super) trait Space {
     ) -> Result<R, Error>;
     fn alloc(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error>;
     fn free(&mut self, at: GlobalAddress) -> Result<(), Error>;
-    fn write_losses(&mut self) -> u32;
+    fn loss_mark(&mut self) -> LossMark;
 }
 
 impl Space for Session {
@@ -63,7 +70,7 @@ impl Space for Session {
     }
 
     #[inline]
-    fn write_losses(&mut self) -> u32 {
-        Session::write_losses(self)
+    fn loss_mark(&mut self) -> LossMark {
+        LossMark { node: self.id().node(), write_losses: self.write_losses() }
     }
 }

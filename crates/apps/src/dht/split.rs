@@ -10,8 +10,9 @@
 //! A moving key belongs to the parent until the child's bucket is filled, and to the child from then on: an
 //! operation that finds the parent's bucket frozen and its key moving settles the bucket first.
 //!
-//! In a logged table each column is durable before the next one begins: lines come back from a crash each in
-//! its own last durable state, and a drop without its fill, or a fill without its freeze, would lose entries.
+//! Each column is fenced before the next one begins. In memory of nodes with state, lines come back from a
+//! crash each in its own last durable state, and a drop without its fill, or a fill without its freeze, would
+//! lose entries.
 
 use super::error::DhtError;
 use super::layout::{
@@ -29,17 +30,6 @@ struct SplitStep {
     child: GlobalAddress,
     index: usize,
     depth: u32,
-}
-
-/// How far a step is taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SplitStage {
-    Freeze,
-    Fill,
-    /// Its last part alone; the others are durable.
-    Drop,
-    /// All of it.
-    Whole,
 }
 
 /// The result of freezing a bucket.
@@ -99,22 +89,18 @@ impl TableAccess {
         child: GlobalAddress,
         depth: u32,
     ) -> Result<(), DhtError> {
-        let all = |table: &mut Self, space: &mut S, stage| {
-            let step = |index| SplitStep { parent, child, index, depth };
-            (0..BUCKETS).try_for_each(|index| table.settle(space, step(index), stage))
-        };
-        if self.shape.logged {
-            // As in `settle`, but with one fence for all buckets.
-            self.persist(space)?;
-            all(self, space, SplitStage::Freeze)?;
-            self.persist(space)?;
-            all(self, space, SplitStage::Fill)?;
-            self.persist(space)?;
-            all(self, space, SplitStage::Drop)?;
-            self.persist(space)?;
-        } else {
-            all(self, space, SplitStage::Whole)?;
+        // As in `settle`, but with one fence for all buckets.
+        self.fence(space)?;
+        let mut frozen = Vec::with_capacity(BUCKETS);
+        for index in 0..BUCKETS {
+            let step = SplitStep { parent, child, index, depth };
+            frozen.extend(self.freeze_settled(space, step)?.map(|entries| (step, entries)));
         }
+        self.fence(space)?;
+        frozen.iter().try_for_each(|(step, entries)| self.fill(space, *step, entries))?;
+        self.fence(space)?;
+        frozen.iter().try_for_each(|(step, entries)| self.drop_moved(space, *step, entries))?;
+        self.fence(space)?;
         Ok(space.atomic(parent, BUCKET_BYTES, |line| SegmentHeaderMut(line).finish(depth))?)
     }
 
@@ -127,7 +113,7 @@ impl TableAccess {
         let depth = self.bucket.depth();
         let child = self.child(space, frozen.segment, depth)?;
         let (parent, index) = (frozen.segment, frozen.index);
-        self.settle(space, SplitStep { parent, child, index, depth }, SplitStage::Whole)
+        self.settle(space, SplitStep { parent, child, index, depth })
     }
 
     /// Fills a pending bucket with its entries.
@@ -138,7 +124,7 @@ impl TableAccess {
     ) -> Result<(), DhtError> {
         let (child, index) = (pending.segment, pending.index);
         let step = self.step_into(space, child, index)?;
-        self.settle(space, step, SplitStage::Whole)
+        self.settle(space, step)
     }
 
     /// The step that fills a bucket of `child`.
@@ -154,14 +140,9 @@ impl TableAccess {
         Ok(SplitStep { parent, child, index, depth })
     }
 
-    /// Does one bucket's part of a split, after those of the ancestors that it depends on. In a logged table
-    /// each part is durable before the next begins, so that a crash cannot take back the earlier one alone.
-    fn settle<S: Space>(
-        &mut self,
-        space: &mut S,
-        step: SplitStep,
-        stage: SplitStage,
-    ) -> Result<(), DhtError> {
+    /// Does one bucket's part of a split, after those of the ancestors that it depends on. Each step is durable
+    /// before the next begins, so that a crash cannot take back the earlier one alone.
+    fn settle<S: Space>(&mut self, space: &mut S, step: SplitStep) -> Result<(), DhtError> {
         let mut steps = vec![step];
         let mut entries = Bucket([0; BUCKET_BYTES]);
         while let Some(step) = steps.last().copied() {
@@ -175,8 +156,10 @@ impl TableAccess {
                     continue;
                 }
                 Frozen::Entries => {
-                    let stage = if steps.len() == 1 { stage } else { SplitStage::Whole };
-                    self.move_entries(space, step, &entries, stage)?;
+                    self.fence(space)?;
+                    self.fill(space, step, &entries)?;
+                    self.fence(space)?;
+                    self.drop_moved(space, step, &entries)?;
                 }
             }
             steps.pop();
@@ -184,31 +167,23 @@ impl TableAccess {
         Ok(())
     }
 
-    /// Takes a step from a frozen bucket on.
-    fn move_entries<S: Space>(
+    /// Freezes a bucket, after the ancestors that it depends on; returns its entries unless its split is complete.
+    fn freeze_settled<S: Space>(
         &mut self,
         space: &mut S,
         step: SplitStep,
-        entries: &Bucket,
-        stage: SplitStage,
-    ) -> Result<(), DhtError> {
-        if stage == SplitStage::Whole {
-            self.persist(space)?;
-        }
-        if matches!(stage, SplitStage::Whole | SplitStage::Fill) {
-            match self.fill(space, step, entries) {
-                Err(error) if !error.is_lost() => return Err(error),
-                // A dead child takes its half with it; the other half continues.
-                Ok(()) | Err(_) => {}
+    ) -> Result<Option<Bucket>, DhtError> {
+        let mut entries = Bucket([0; BUCKET_BYTES]);
+        loop {
+            match self.freeze(space, step, &mut entries)? {
+                Frozen::Entries => return Ok(Some(entries)),
+                Frozen::Over => return Ok(None),
+                Frozen::Pending => {
+                    let before = self.step_into(space, step.parent, step.index)?;
+                    self.settle(space, before)?;
+                }
             }
         }
-        if stage == SplitStage::Whole {
-            self.persist(space)?;
-        }
-        if matches!(stage, SplitStage::Whole | SplitStage::Drop) {
-            self.drop_moved(space, step, entries)?;
-        }
-        Ok(())
     }
 
     fn freeze<S: Space>(
@@ -239,6 +214,7 @@ impl TableAccess {
         frozen.ok_or(DhtError::Damaged(address))
     }
 
+    /// Copies the moved entries into the child's bucket. A dead child takes its half with it; the other half continues.
     fn fill<S: Space>(
         &mut self,
         space: &mut S,
@@ -255,8 +231,12 @@ impl TableAccess {
                 bucket.become_state(depth, BucketState::Normal);
             }
             Some(())
-        })?;
-        filled.ok_or(DhtError::Damaged(address))
+        });
+        match filled.map_err(DhtError::from) {
+            Ok(filled) => filled.ok_or(DhtError::Damaged(address)),
+            Err(error) if error.is_lost() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn drop_moved<S: Space>(
@@ -288,7 +268,10 @@ impl TableAccess {
     ) -> Result<GlobalAddress, DhtError> {
         let header = SegmentHeader::new(self.shape.table, partition, prefix, depth, Some(parent));
         let bucket = Bucket::new(self.shape.table, prefix, depth, BucketState::Pending);
-        new_segment(space, &self.shape, AllocationHint::Near(parent), &header, &bucket)
+        let shape = self.shape;
+        self.allocate(space, |space| {
+            new_segment(space, &shape, AllocationHint::Near(parent), &header, &bucket)
+        })
     }
 
     /// The child segment of `segment` for keys with bit `number` set.

@@ -11,9 +11,9 @@
 //!    operation. Only a replacement computed from the old value must exclude this: it freezes the record
 //!    first.
 //!
-//! In a logged table, a crash takes lines back to what was last durable, each by itself. There the fence of rule
-//! 1 makes the record durable; a block of rule 3 waits in the pool until the removal is durable; and if the
-//! removal was lost meanwhile, the block is left to the table.
+//! In memory of nodes with state, a crash takes lines back to what was last durable, each by itself. There the
+//! fence of rule 1 makes the record durable; a block of rule 3 waits in the pool until the removal is durable;
+//! and if the removal was lost meanwhile, the block is left to the table.
 //!
 //! None of this is a lock: an operation that meets a frozen record or an incomplete split completes it.
 
@@ -187,7 +187,7 @@ impl TableAccess {
         let mut draft = None;
         let result = self.put_with(space, &sought, value, replace, &mut draft);
         if let Some((block, _)) = draft {
-            self.release(space, block);
+            self.release(block);
         }
         result
     }
@@ -264,7 +264,7 @@ impl TableAccess {
         let result = self.update_with(space, &sought, &mut change, &mut value, &mut draft);
         self.value = value;
         if let Some((block, _)) = draft {
-            self.release(space, block);
+            self.release(block);
         }
         result
     }
@@ -298,7 +298,7 @@ impl TableAccess {
             change(value);
             check_value(value)?;
             if let Some((block, _)) = draft.take() {
-                self.release(space, block);
+                self.release(block);
             }
             let new = self.draft(space, sought, value, draft)?;
             if self.replace(space, place, sought, (slot, entry), new)? {
@@ -368,7 +368,10 @@ impl TableAccess {
                 Ok(Examined::Match) => return Ok(FoundEntry::Record { slot, entry }),
                 Ok(Examined::Other) => {}
                 Ok(Examined::Gone) => return Ok(FoundEntry::Stale(entry)),
-                Err(error) if error.is_lost() => lost = Some(error),
+                // The key may be in another one.
+                Err(error) if error.is_lost() || error.code() == ErrorCode::HomeAway => {
+                    lost = Some(error);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -528,6 +531,11 @@ impl TableAccess {
             let bytes = self.draft.build(line, block.generation, sought.tag, sought.key, value);
             let written = space.write(block.address, bytes).and_then(|()| self.fence(space));
             match written {
+                // Of another write of this session.
+                Err(error) if !error.address.is_none_or(|at| block.contains(at)) => {
+                    self.release(block);
+                    return Err(error.into());
+                }
                 Ok(()) => {
                     let entry =
                         BucketEntry::new(sought.tag, shape.lines, block.generation, block.address);
@@ -537,14 +545,18 @@ impl TableAccess {
                 Err(Error { code: ErrorCode::NodeLost | ErrorCode::NodeLeft, .. }) => {
                     self.pool.forget_memory(block.address.memory());
                 }
-                Err(error) if error.code == ErrorCode::LineLost => self.discard(space, block),
-                Err(error) if matches!(error.code, ErrorCode::HomeAway | ErrorCode::WritesLost) => {
-                    // Nothing is wrong with the block.
-                    self.release(space, block);
+                Err(error) if error.code == ErrorCode::LineLost => self.pool.discarded.push(block),
+                Err(error) if error.code == ErrorCode::WritesLost => {
+                    self.release(block);
+                    return Err(error.into());
+                }
+                // So that the next one is elsewhere.
+                Err(error) if error.code == ErrorCode::HomeAway => {
+                    self.pool.forget_memory(block.address.memory());
                     return Err(error.into());
                 }
                 Err(error) => {
-                    self.discard(space, block);
+                    self.pool.discarded.push(block);
                     return Err(error.into());
                 }
             }
@@ -562,11 +574,23 @@ impl TableAccess {
             return Ok(block);
         }
         let spec = self.shape.allocation(AllocationHint::Default, Some(class.line));
-        Ok(RecordBlock {
-            address: space.alloc(class.bytes(), spec)?,
-            class,
-            generation: self.pool.first_generation(),
-        })
+        let address = self.allocate(space, |space| Ok(space.alloc(class.bytes(), spec)?))?;
+        Ok(RecordBlock { address, class, generation: self.pool.first_generation() })
+    }
+
+    /// Allocates; if there is no memory, again after blocks that wait or were discarded are free.
+    pub(super) fn allocate<S: Space>(
+        &mut self,
+        space: &mut S,
+        mut allocate: impl FnMut(&mut S) -> Result<GlobalAddress, DhtError>,
+    ) -> Result<GlobalAddress, DhtError> {
+        match allocate(space) {
+            Err(error) if error.code() == ErrorCode::OutOfMemory && self.pool.holds_any() => {
+                self.drain_pool(space)?;
+                allocate(space)
+            }
+            result => result,
+        }
     }
 
     /// Changes the entry at `slot` from `old` to `new`.
@@ -630,17 +654,15 @@ impl TableAccess {
         (slot, old): (usize, BucketEntry),
         new: BucketEntry,
     ) -> Result<bool, DhtError> {
-        if self.pool.waiting_count() >= BLOCKS_MAX {
+        if self.pool.waits_for_many() {
             self.fence(space)?;
         }
-        let write_losses = space.write_losses();
+        let mark = space.loss_mark();
         let BucketChange::Done = self.exchange(space, place, sought, slot, old, new)? else {
             return Ok(false);
         };
-        match self.block_of(old) {
-            Some(block) if self.shape.logged => self.pool.wait(block, write_losses),
-            Some(block) => self.release(space, block),
-            None => {}
+        if let Some(block) = self.block_of(old) {
+            self.pool.wait(block, mark);
         }
         Ok(true)
     }
@@ -659,48 +681,34 @@ impl TableAccess {
         Some(RecordBlock { address, class, generation: entry.generation() })
     }
 
-    /// Waits until what this node wrote is visible, and durable in a logged table; frees what was discarded.
+    /// Waits until what this node wrote is visible, and durable in memory of nodes with state; then frees what was
+    /// discarded.
     pub(super) fn fence<S: Space>(&mut self, space: &mut S) -> Result<(), Error> {
-        self.pool.discarded.retain(|block| clear(space, *block));
-        space.fence()?;
+        loop {
+            self.pool.discarded.retain(|block| clear(space, *block));
+            let Err(error) = space.fence() else { break };
+            // A block that cannot be cleared stays allocated; it concerns no other operation.
+            let of_error = |block: &RecordBlock| error.address.is_some_and(|at| block.contains(at));
+            let Some(at) = self.pool.discarded.iter().position(of_error) else {
+                return Err(error);
+            };
+            self.pool.discarded.swap_remove(at);
+        }
         for block in self.pool.discarded.drain(..) {
             let _ = space.free(block.address);
         }
-        let write_losses = space.write_losses();
-        while let Some(block) = self.pool.take_waiting(write_losses) {
-            self.release(space, block);
+        let mark = space.loss_mark();
+        while let Some(block) = self.pool.take_waiting(mark) {
+            self.release(block);
         }
         Ok(())
     }
 
-    /// In a logged table, waits until what this node wrote is durable.
-    pub(super) fn persist<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
-        if self.shape.logged {
-            self.fence(space)?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a block without an entry, or frees one if there are too many.
-    pub(super) fn release<S: Space>(&mut self, space: &mut S, block: RecordBlock) {
-        if let Some(spare) = self.pool.put(block) {
-            self.discard(space, spare);
-        }
-    }
-
-    /// Frees a block. The operation has already succeeded, and memory lost with its node needs no freeing:
-    /// errors are ignored. In a logged table the next fence frees it: the error of a fence of its own could
-    /// not be returned, and would not be reported again.
-    pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: RecordBlock) {
-        if self.shape.logged {
-            self.pool.discarded.push(block);
-            return;
-        }
-        let cleared = clear(space, block);
-        let fenced = space.fence();
-        if cleared && !fenced.is_err_and(|error| error.code != ErrorCode::LineLost) {
-            let _ = space.free(block.address);
-        }
+    /// Keeps a block without an entry. If there are too many, the next fence frees one: the error of a fence of its
+    /// own could not be returned, and would not be reported again.
+    pub(super) fn release(&mut self, block: RecordBlock) {
+        let spare = self.pool.put(block);
+        self.pool.discarded.extend(spare);
     }
 }
 

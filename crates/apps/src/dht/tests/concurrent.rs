@@ -114,7 +114,8 @@ fn acknowledge(
 fn trial(seed: u64, rules: Rules) -> LookupStats {
     // Few keys meet often; many keys split often.
     let keys = crowded_keys(if seed.is_multiple_of(2) { 12 } else { 90 }, 1);
-    let shape = TableShape { logged: rules.logged, ..shape(1, 128) };
+    // A table that is not logged may be at nodes with state too.
+    let shape = TableShape { logged: rules.logged && seed % 8 < 5, ..shape(1, 128) };
     let before = |session: &mut ModelSession| create(session, &shape, 1).root;
     let looked = Mutex::new(LookupStats::default());
     let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
@@ -370,7 +371,7 @@ fn split_is_repeated_after_a_restart_at_any_step() {
             });
         }
     }
-    assert!(steps > 100, "a split takes more steps than {steps}");
+    assert!(steps > 80, "a split takes more steps than {steps}");
 }
 
 /// A split is begun by a user that ends, and continued for single keys by another, whose home restarts.

@@ -2,7 +2,7 @@
 //! next step, when a written line becomes visible, what happens to freed memory, and which session or node
 //! dies when. One session runs at a time, so a seed always gives the same run.
 
-use super::super::space::Space;
+use super::super::space::{LossMark, Space};
 use farside::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, LineSize, NodeId};
 use farside_testkit::Random;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -232,6 +232,16 @@ impl ModelState {
         for node in losers {
             self.nodes[usize::from(node)].write_losses += 1;
         }
+    }
+
+    /// Reports writes that the session's node has lost, once.
+    fn report_loss(&mut self, number: usize) -> Result<(), Error> {
+        let session = &mut self.sessions[number];
+        let write_losses = self.nodes[usize::from(session.node)].write_losses;
+        if std::mem::replace(&mut session.losses_reported, write_losses) != write_losses {
+            return Err(Error::new(ErrorCode::WritesLost));
+        }
+        Ok(())
     }
 
     /// A session accesses a line: what another node wrote is durable before, and what it writes itself is not yet.
@@ -517,21 +527,17 @@ impl Space for ModelSession {
         })? {}
         self.step(|state, me| {
             state.sessions[me].failed.take().map_or(Ok(()), Err)?;
+            state.report_loss(me)?;
             let node = state.sessions[me].node;
-            let write_losses = state.nodes[usize::from(node)].write_losses;
-            if std::mem::replace(&mut state.sessions[me].losses_reported, write_losses)
-                != write_losses
-            {
-                return Err(Error::new(ErrorCode::WritesLost));
-            }
             state.unlogged.retain(|_, line| line.owner != node);
             Ok(())
         })
     }
 
-    fn write_losses(&mut self) -> u32 {
+    fn loss_mark(&mut self) -> LossMark {
         let state = self.shared.state.lock().unwrap();
-        state.nodes[usize::from(state.sessions[self.number].node)].write_losses
+        let node = state.sessions[self.number].node;
+        LossMark { node: NodeId(node), write_losses: state.nodes[usize::from(node)].write_losses }
     }
 
     fn atomic<R>(
@@ -542,6 +548,10 @@ impl Space for ModelSession {
     ) -> Result<R, Error> {
         assert!(at.offset_in_line() + bytes <= at.line_size().bytes(), "within one line");
         self.step(|state, me| {
+            // As the slow path of the session does.
+            if state.random.one_in(2) {
+                state.report_loss(me)?;
+            }
             while let Some(first) = state.sessions[me]
                 .buffer
                 .iter()

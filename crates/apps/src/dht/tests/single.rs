@@ -155,7 +155,8 @@ fn deleted_records_are_freed_or_reused() {
             assert!(table.delete(&mut session, &number.to_le_bytes()).unwrap(), "round {round}");
         }
     }
-    assert!(session.allocated_bytes() - before <= 64 * 640, "64 spare blocks at most");
+    let most = 3 * 64 * 640;
+    assert!(session.allocated_bytes() - before <= most, "64 spare, that wait, and to be freed");
     table.drain_pool(&mut session).unwrap();
     assert_eq!(session.allocated_bytes(), before);
 }
