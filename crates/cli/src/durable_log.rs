@@ -3,8 +3,8 @@
 use crate::log::print;
 use crate::settings::LogPlace;
 use farside::durable::{
-    self, DurableLog, DurableLogOptions, LogReport, RecordTag, Recovered, ReplicaOptions,
-    ReplicatedDevice,
+    self, DurableLog, DurableLogOptions, LogReport, LostCopies, RecordTag, Recovered,
+    ReplicaOptions, ReplicatedDevice,
 };
 use farside_command::choice::{self, Chosen};
 use farside_command::failure::Failure;
@@ -21,10 +21,14 @@ const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 /// A line of text.
 const LINE: RecordTag = RecordTag { kind: 1, counter: 0, address: 0 };
 
-fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered), Failure> {
+/// Opens a log; returns a handle of the copies that it goes on without as well.
+fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered, LostCopies), Failure> {
     let options = DurableLogOptions::default();
     match place {
-        LogPlace::Folder(folder) => Ok(DurableLog::open(folder, &options)?),
+        LogPlace::Folder(folder) => {
+            let (log, recovered) = DurableLog::open(folder, &options)?;
+            Ok((log, recovered, LostCopies::default()))
+        }
         LogPlace::Copies { addresses, least, choice } => {
             let chosen = addresses.iter().map(|to| choice::caller(choice, to, NAME));
             let chosen: Vec<Chosen> = chosen.collect::<Result<_, _>>()?;
@@ -39,14 +43,16 @@ fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered), Fa
             }
             // Small enough for memory of some megabytes.
             let options = options.segment_bytes(COPIES_SEGMENT_BYTES);
-            Ok(DurableLog::on(Box::new(device), &options)?)
+            let lost = device.lost();
+            let (log, recovered) = DurableLog::on(Box::new(device), &options)?;
+            Ok((log, recovered, lost))
         }
     }
 }
 
 /// Appends the lines of standard input, each batch of which is durable before the next is read.
 pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), Failure> {
-    let (log, recovered) = open(place, &output)?;
+    let (log, recovered, lost) = open(place, &output)?;
     if recovered.cut > 0 {
         output.note(format!(
             "{} records were cut off: their appends were not committed",
@@ -54,7 +60,13 @@ pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), F
         ));
     }
     let (mut records, mut length) = (0, 0);
-    let kept = keep_lines(&log, u64::from(batch), (&mut records, &mut length));
+    let mut told = lost.errors().len();
+    let kept = keep_lines(&log, u64::from(batch), (&mut records, &mut length), || {
+        for error in lost.errors().iter().skip(told) {
+            told += 1;
+            output.warning(format!("goes on without a copy: {error}"));
+        }
+    });
     let kept = kept.and_then(|()| Ok(log.close()?));
     output.line(format!("kept {} records, {}", count(records), bytes(length)));
     output.ended(serde_json::json!({ "records": records, "bytes": length }), kept)
@@ -64,6 +76,7 @@ fn keep_lines(
     log: &DurableLog,
     batch: u64,
     (records, length): (&mut u64, &mut u64),
+    mut committed: impl FnMut(),
 ) -> Result<(), Failure> {
     let mut input = std::io::stdin().lock();
     let (mut line, mut end, mut staged) = (Vec::new(), 0, (0, 0));
@@ -79,6 +92,7 @@ fn keep_lines(
         }
         if staged.0 == batch || is_end {
             log.commit(end, TIMEOUT)?;
+            committed();
             (*records, *length) = (*records + staged.0, *length + staged.1);
             staged = (0, 0);
         }
@@ -93,7 +107,7 @@ pub(crate) fn print_all(place: &LogPlace, output: Output) -> Result<(), Failure>
     if let LogPlace::Folder(folder) = place {
         durable::check(folder)?; // a folder without a log gets none
     }
-    let (log, recovered) = open(place, &output)?;
+    let (log, recovered, _) = open(place, &output)?;
     for record in log.reader(recovered.begin) {
         let record = record?;
         print(&output, record.position, &record.payload);

@@ -105,7 +105,7 @@ pub struct Config {
     /// Addresses of memory that other processes lend exclusively (`farside lend --exclusive`): this node's state is kept
     /// there, a copy in each, and not in a folder. A node with this state can be started on any machine.
     ///
-    /// *Guarantees*: what was fenced survives this node and all but one of the copies. A copy that is lost ends the node
+    /// *Guarantees*: what was fenced survives this node and all but one of the copies that are left. A copy that is lost ends the node
     /// (`DeviceFailed`), unless `state_copies_min` lets it go on ([`Node::lost_copies`](crate::Node::lost_copies)); start it
     /// again with the others and a new one. *Cost*: a fence waits for one round trip more. The
     /// memory of each copy has room for ten times `memory_bytes`, and 32 MiB.

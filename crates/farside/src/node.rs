@@ -505,8 +505,8 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
-    /// The copies of this node's state ([`Config::state_copies`]) that it has lost and goes on without, in their order: an
-    /// error with the address and the reason for each. Start it again with a new copy in the place of each lost one, before
+    /// The copies of this node's state ([`Config::state_copies`]) that it goes on without: those that its start has not
+    /// reached, and those lost since. An error with the address and the reason for each. They may have an old state. Start it again with a new copy in the place of each lost one, before
     /// it loses more than `state_copies_min` allows.
     pub fn lost_copies(&self) -> Vec<Error> {
         self.shared.lost_copies.errors()

@@ -7,8 +7,8 @@ mod proxy;
 
 use fabrics::Make;
 use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, Medium, RecordTag, ReplicaOptions,
-    ReplicatedDevice, conformance,
+    DurableLog, DurableLogOptions, DurableRecord, LogDevice, Medium, Promise, RecordTag,
+    ReplicaOptions, ReplicatedDevice, Segment, conformance,
 };
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{Error, ErrorCode};
@@ -25,6 +25,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     second_writer_is_refused
     lost_copy_fails_the_log_and_the_others_go_on
     log_goes_on_without_a_lost_copy
+    copy_that_is_lost_during_recovery_leaves_no_hole
     copies_that_were_missing_are_made_equal
     memory_of_others_is_refused
 ) with crate::fabrics::named }
@@ -206,6 +207,7 @@ fn log_goes_on_without_a_lost_copy(make: &Make) {
     assert_eq!(error.code, ErrorCode::DeviceFailed, "{error}");
     drop(log);
     assert_eq!(code(open_at(&make(), &all, Some(2))), ErrorCode::NotEnoughReplicas);
+    // No other program opens it meanwhile.
     let log = open_at(&make(), &all[2..], Some(1)).unwrap();
     let found = numbers(&log);
     assert!(found.len() >= 300 && found.iter().copied().eq(0..found.len() as u64));
@@ -216,6 +218,93 @@ fn log_goes_on_without_a_lost_copy(make: &Make) {
     append(&log, 0..10).unwrap();
     drop(servers.remove(1));
     assert_eq!(append(&log, 10..11).unwrap_err().code, ErrorCode::DeviceFailed);
+}
+
+/// A device that loses a copy before one of its reads.
+struct LosesCopy {
+    device: ReplicatedDevice,
+    reads_left: usize,
+    copy: Option<MemoryServer>,
+}
+
+impl LogDevice for LosesCopy {
+    fn promise(&self) -> Promise {
+        self.device.promise()
+    }
+    fn log_id(&self) -> u64 {
+        self.device.log_id()
+    }
+    fn segment_bytes_max(&self) -> u64 {
+        self.device.segment_bytes_max()
+    }
+    fn segments(&mut self) -> Result<Vec<Segment>, Error> {
+        self.device.segments()
+    }
+    fn create(&mut self, segment: Segment) -> Result<(), Error> {
+        self.device.create(segment)
+    }
+    fn write(&mut self, segment: Segment, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.device.write(segment, at, bytes)
+    }
+    fn sync(&mut self, segment: Segment) -> Result<(), Error> {
+        self.device.sync(segment)
+    }
+    fn recovered(&mut self) {
+        self.device.recovered();
+    }
+    fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error> {
+        match self.reads_left.checked_sub(1) {
+            Some(left) => self.reads_left = left,
+            None => self.copy = None,
+        }
+        self.device.read(segment, at, out)
+    }
+    fn remove(&mut self, segment: Segment) -> Result<(), Error> {
+        self.device.remove(segment)
+    }
+}
+
+/// The last group is in one copy only, which is lost while the log is recovered from it.
+fn copy_that_is_lost_during_recovery_leaves_no_hole(make: &Make) {
+    let mut failures = 0;
+    for reads in 0.. {
+        let mut servers = servers(make, 3);
+        let addresses: Vec<String> =
+            servers.iter().map(|server| server.address().to_owned()).collect();
+        let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let log = open_at(&make(), &all, None).unwrap();
+        append(&log, 0..5).unwrap();
+        let from = log.watermarks().durable;
+        append(&log, 5..6).unwrap();
+        let length = (log.watermarks().durable - from) as usize;
+        drop(log);
+        for server in &servers[1..] {
+            server.write((64 << 10) + from, &vec![0; length]).unwrap();
+        }
+        let device = device_at(&make(), &all, Some(2)).unwrap();
+        let copy = Some(servers.remove(0));
+        let device = LosesCopy { device, reads_left: reads, copy };
+        let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+        let opened = DurableLog::on(Box::new(device), &options);
+        let is_over = opened.is_ok();
+        let log = match opened {
+            Ok((log, _)) => log,
+            Err(error) => {
+                failures += 1;
+                assert_eq!(error.code, ErrorCode::DeviceFailed, "{reads} reads: {error}");
+                open_at(&make(), &all, Some(2)).unwrap()
+            }
+        };
+        let found = numbers(&log);
+        append(&log, 10..20).unwrap();
+        drop(log);
+        let log = open_at(&make(), &all, Some(2)).unwrap();
+        assert!(numbers(&log).into_iter().eq(found.into_iter().chain(10..20)), "{reads} reads");
+        if is_over {
+            break;
+        }
+    }
+    assert!(failures > 1, "the copy was lost within recovery: {failures}");
 }
 
 fn copies_that_were_missing_are_made_equal(make: &Make) {

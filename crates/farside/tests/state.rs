@@ -1,5 +1,6 @@
 //! Nodes with state: what was fenced is there after the node has returned, at the same addresses.
 
+use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions, Site};
 use farside::fabrics::Fabric;
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{
@@ -441,6 +442,59 @@ fn killed_program_loses_nothing_that_it_had_fenced() {
         let other = session.read_u64(words.checked_add(1_024).unwrap()).unwrap();
         assert!(other >= fenced, "{other}, and {fenced} were fenced");
     }
+}
+
+/// Adds one to the word at the first parameter, and returns what it was.
+const ADD: &str = "
+.program add
+    r1 = *(u64 *)(r1 + 0)
+    r2 = 1
+    call global_fetch_add
+    exit
+";
+
+/// A call that only hits a line that its node has written ends when that is durable: what it has answered is there when the
+/// home was killed.
+#[test]
+fn answers_of_calls_are_durable() {
+    let folder = StateFolder::new("calls");
+    let config = Config::new(unique_name("calls")).memory_bytes(0).cache_bytes(1 << 20);
+    let founder = Node::create(&config).unwrap();
+    let place = format!("folder {}", folder.0.display());
+    let role = home_role("shm", &founder, &config, &place);
+    let mut home = Process::child(&role);
+    home.hear("ready");
+    let mut session = founder.session().unwrap();
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    let word = session.alloc_with(8, logged).unwrap();
+    let (fabric, at) = (process_fabric("shm", None), unique_name("calls-at"));
+    let mut server = CallServer::listen(&fabric, &at, &ServerOptions::default()).unwrap();
+    server.share(&founder).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| server.serve(&stop));
+        let work = scope.spawn(|| -> Result<u64, Error> {
+            let mut caller = Caller::connect(&fabric, &at, &CallerOptions::default())?;
+            let add = caller.register(ADD.as_bytes())?.remove(0);
+            let options = || CallOptions::new().site(Site::Remote).timeout(WATCHDOG);
+            for round in 0..6_u64 {
+                for count in 0..8 {
+                    let before = 2 * (8 * round + count);
+                    assert_eq!(session.fetch_add(word, 1)?, before);
+                    let answer = caller.call(&add, &word.to_bits().to_le_bytes(), options())?;
+                    assert_eq!(answer.result, before + 1);
+                }
+                home.kill();
+                home = Process::child(&role);
+                home.hear("ready");
+            }
+            session.read_u64(word)
+        });
+        let found = work.join();
+        stop.store(true, Ordering::Release);
+        drop(server);
+        assert_eq!(found.expect("no failed assertion").unwrap(), 96);
+    });
 }
 
 /// All nodes are killed at once, and started again in another order.

@@ -253,6 +253,7 @@ pub(super) fn recover(
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
         cut_off(device, &segments, end)?;
     }
+    device.recovered();
     Ok(Recovered { begin, end, records, cut, segments })
 }
 

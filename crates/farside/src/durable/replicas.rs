@@ -77,7 +77,8 @@ struct Replica {
     lost: Option<Error>,
 }
 
-/// The copies that a log has lost while it was open: a handle that other threads may read.
+/// The copies that a log goes on without: those that its opening has not reached, and those lost since. A handle that other
+/// threads may read.
 #[derive(Clone, Default, Debug)]
 pub struct LostCopies(Arc<Mutex<Vec<Error>>>);
 
@@ -94,7 +95,7 @@ impl LostCopies {
 /// one. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
 /// [`copies_min`](ReplicaOptions::copies_min) allows it ([`lost`](Self::lost)), else it fails the device: open the log again
 /// with the others, and with a new one in its place, which gets all bytes. *Cost*: a WRITE to each copy, all posted together;
-/// a sync is one round trip, and three more when it loses copies. On fabrics whose completions do not mean that bytes were
+/// a sync is one round trip, and two more when it loses copies, after the timeout if they do not answer. On fabrics whose completions do not mean that bytes were
 /// placed, a READ after each WRITE.
 ///
 /// ```no_run
@@ -127,6 +128,8 @@ pub struct ReplicatedDevice {
     epoch: u64,
     /// The copies to go on with when others are lost; `None`: a lost one fails the device.
     left_min: Option<usize>,
+    /// That of later: while the log is recovered, copies may differ after what is durable.
+    left_min_later: Option<usize>,
     lost: LostCopies,
 }
 
@@ -234,7 +237,7 @@ impl ReplicatedDevice {
         // A connection that is lost must not come back: another client may have gone on by then.
         let once = MemoryClientOptions::default().reconnect(Duration::ZERO);
         let mut client = MemoryClient::new(fabric, &once)?;
-        let (mut replicas, mut missing) = (Vec::new(), Vec::new());
+        let (mut replicas, mut missing, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         for address in addresses {
             match client.open(address, options.timeout) {
                 Ok(memory) => {
@@ -247,7 +250,10 @@ impl ReplicatedDevice {
                     let text = format!("the copy at {address}: {}", error.detail);
                     return Err(Error::with(ErrorCode::StateInUse, text));
                 }
-                Err(error) => missing.push(format!("{address} ({error})")),
+                Err(error) => {
+                    missing.push(format!("{address} ({error})"));
+                    unreached.push(failed(address, &error));
+                }
             }
         }
         let least = options.copies_min.unwrap_or(addresses.len()).max(1);
@@ -273,16 +279,18 @@ impl ReplicatedDevice {
             timeout,
             epoch: 0,
             left_min: None,
+            left_min_later: None,
             lost: LostCopies::default(),
         };
         device.begin(&missing, options.copies_min)?;
         let named = device.named.len();
-        device.left_min =
+        device.left_min_later =
             options.copies_min.map(|least| least.max((named + 1).saturating_sub(least)));
+        locked(&device.lost.0).extend(unreached);
         Ok(device)
     }
 
-    /// Returns a handle of the copies that are lost while the log is open.
+    /// Returns a handle of the copies that the log goes on without.
     pub fn lost(&self) -> LostCopies {
         self.lost.clone()
     }
@@ -431,7 +439,7 @@ impl ReplicatedDevice {
             self.write_header(number, &encoded)?;
             self.replicas[number].header = Some(header.clone());
         }
-        self.epoch = epoch;
+        self.epoch = self.epoch.max(epoch);
         self.wait()
     }
 
@@ -587,7 +595,8 @@ impl ReplicatedDevice {
     fn wait(&mut self) -> Result<(), Error> {
         let deadline = Deadline::after(self.timeout);
         if !self.client.capabilities().completion_means_placed {
-            for number in 0..self.replicas.len() {
+            let kept = |number: &usize| self.replicas[*number].lost.is_none();
+            for number in (0..self.replicas.len()).filter(kept).collect::<Vec<_>>() {
                 let read = self.client.read_word(self.replicas[number].memory.at(0));
                 self.posted(number, read);
             }
@@ -617,7 +626,8 @@ impl ReplicatedDevice {
         locked(&self.lost.0).extend(lost);
         let epoch = self.epoch.saturating_add(1);
         self.announce(epoch)?;
-        self.hold(epoch)
+        // If it has lost more, those that are left have a later epoch.
+        if self.epoch < epoch { self.hold(epoch) } else { Ok(()) }
     }
 }
 
@@ -686,11 +696,15 @@ impl LogDevice for ReplicatedDevice {
         self.wait()
     }
 
+    fn recovered(&mut self) {
+        self.left_min = self.left_min_later;
+    }
+
     fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let place = self.place_of(segment, at)?;
         loop {
             match self.read_at(0, place, out) {
-                Err(error) if self.left_min.is_some() => {
+                Err(error) if self.left_min.is_some() && self.replicas[0].lost.is_none() => {
                     self.lose(0, &error);
                     self.wait()?;
                 }

@@ -187,6 +187,10 @@ fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> Node
     let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
     let (members_max, mut copies_lost) = (life.node.members_max(), 0);
     loop {
+        for error in life.node.lost_copies().iter().skip(copies_lost) {
+            copies_lost += 1;
+            NodeEvent::CopyLost { reason: &error.to_string() }.tell(output);
+        }
         // Checked first: an isolated node reports only that, not members that it believes lost.
         match life.node.wait_for_members(usize::MAX, Duration::ZERO) {
             Err(error) if error.code != ErrorCode::TimedOut => {
@@ -207,10 +211,6 @@ fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> Node
             NodeEvent::MemberJoined { node: node.0, members, members_max }.tell(output);
         }
         known = alive;
-        for error in life.node.lost_copies().iter().skip(copies_lost) {
-            copies_lost += 1;
-            NodeEvent::CopyLost { reason: &error.to_string() }.tell(output);
-        }
         for other in others.iter_mut().flat_map(|others| others.poll(plan, life)) {
             let own = format!("{:016x}", life.node.cluster_id());
             let event = NodeEvent::OtherCluster {

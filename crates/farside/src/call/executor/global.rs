@@ -161,16 +161,29 @@ impl Executor {
         take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
-    /// Delays the end of a call until all its writes are visible to others.
+    /// Delays the end of a call until all its writes are visible to others, and what it has written and read in memory of
+    /// nodes with state is durable: hits may be of lines that this node has written and that are not.
     pub(crate) fn settled(
         &mut self,
         at: usize,
         running: &mut ActiveCall,
         slice: SliceOutcome,
     ) -> SliceOutcome {
-        let (Some(miss), Some(global)) = (&mut running.miss, &mut self.resources.global) else {
-            return slice;
-        };
+        let Some(global) = &mut self.resources.global else { return slice };
+        let may_be_lost = running.losses.is_some_and(|losses| !global.is_durable_since(losses));
+        if running.miss.is_none()
+            && may_be_lost
+            && matches!(slice, SliceOutcome::Over(CallEnd::Returned(_)))
+        {
+            running.miss = global.take(at);
+            if running.miss.is_none()
+                && let SliceOutcome::Over(end) = slice
+            {
+                running.wait = WaitState::Fence(end);
+                return SliceOutcome::Waits;
+            }
+        }
+        let Some(miss) = &mut running.miss else { return slice };
         let end = match slice {
             SliceOutcome::Over(end) => end,
             SliceOutcome::Ready | SliceOutcome::Waits | SliceOutcome::Loaded(..) => {
@@ -182,7 +195,10 @@ impl Executor {
         };
         let fence = match crate::canary::mutant!(crate::canary::nodes(), AnswersBeforeWrites) {
             true => Some(Ok(())),
-            false => miss.poll_fence(),
+            false => miss.poll_fence().map(|fenced| {
+                let is_lost = running.losses.is_some_and(|losses| losses != global.losses());
+                fenced.and(if is_lost { Err(ErrorCode::WritesLost.into()) } else { Ok(()) })
+            }),
         };
         match (fence, end) {
             (None, end) => {

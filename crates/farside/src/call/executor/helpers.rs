@@ -34,6 +34,8 @@ pub(super) struct CallHelpers<'a> {
     pub(super) global: Option<&'a mut GlobalMemory>,
     /// The call's session, while it has operations pending in the global memory.
     pub(super) miss: Option<&'a mut MissSession>,
+    /// The node's write losses before the call's first access of the global memory.
+    pub(super) losses: &'a mut Option<u64>,
     /// Why the last request was deferred, if it was.
     pub(super) deferral: Option<Deferral>,
 }
@@ -100,6 +102,9 @@ impl CallHelpers<'_> {
     fn global(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
         let miss = self.miss.as_deref_mut();
         let global = self.global.as_mut();
+        if let (None, Some(global)) = (&self.losses, &global) {
+            *self.losses = Some(global.losses());
+        }
         match global.and_then(|global| global.hit(miss, request, buffers)) {
             Some(result) => Reply::Now(result),
             None => self.defer(Deferral::Global),

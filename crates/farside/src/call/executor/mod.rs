@@ -93,6 +93,8 @@ pub(crate) struct ActiveCall {
     long: bool,
     /// Its session of the global memory, while it has operations pending in the global memory.
     miss: Option<Box<MissSession>>,
+    /// Once it has accessed the global memory: the node's write losses before.
+    losses: Option<u64>,
 }
 
 /// How a call ended.
@@ -153,6 +155,7 @@ impl CallResources {
             notifications: &mut self.notifications,
             global: self.global.as_mut(),
             miss: running.miss.as_deref_mut(),
+            losses: &mut running.losses,
             deferral: None,
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -250,12 +253,13 @@ impl Executor {
                 slice_length,
                 long: false,
                 miss: None,
+                losses: None,
             }),
         };
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
         (running.tenant, running.wait) = (tenant, WaitState::Runnable);
-        (running.slice_length, running.long) = (slice_length, false);
+        (running.slice_length, running.long, running.losses) = (slice_length, false, None);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
         }

@@ -308,6 +308,16 @@ impl GlobalMemory {
         miss
     }
 
+    /// The write losses of the node.
+    pub(crate) fn losses(&self) -> u64 {
+        self.hits.lines().losses()
+    }
+
+    /// Whether all that the node has written is durable, and nothing was lost since there were these write losses.
+    pub(crate) fn is_durable_since(&self, losses: u64) -> bool {
+        self.hits.lines().unlogged() == losses
+    }
+
     /// Registers the call of this session as waiting.
     pub(crate) fn waits(&mut self, miss: &MissSession, call: usize) {
         self.waits += usize::from(self.waiting[miss.number].replace(call).is_none());
