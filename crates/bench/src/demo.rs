@@ -1,5 +1,8 @@
 //! `farside demo`: three nodes, 300,000 records and the YCSB core workloads in about a minute. Then one node is
-//! killed: the others still read the records that remain, and report errors for the lost ones.
+//! killed: the others still read the records that remain, and report errors for the lost ones. Then the same with
+//! memory that survives, where a process in the place of the killed node brings all records back.
+
+mod replicated;
 
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, bytes, count};
@@ -7,9 +10,10 @@ use farside_command::settings::Places;
 use farside_launcher::hosts::Hosts;
 use farside_launcher::latency::Summary;
 
-use crate::ycsb::{TableCluster, core, summary_row, summary_table};
+use crate::ycsb::{TableCluster, core, summary_row, summary_table, why_not_replicated};
 use farside_apps::ycsb::CoreWorkload;
 use farside_launcher::worker::{NodeStats, Verified};
+use replicated::Replicated;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -31,6 +35,19 @@ pub struct Demo {
 /// The output of `--json`.
 #[derive(Serialize)]
 struct Whole {
+    #[serde(flatten)]
+    volatile: Volatile,
+    /// The second part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replicated: Option<Replicated>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replicated_left_out: Option<&'static str>,
+}
+
+/// The results of the first part.
+#[derive(Serialize)]
+struct Volatile {
     records: u64,
     /// Records that workload D has inserted.
     inserted: u64,
@@ -46,11 +63,31 @@ struct Whole {
 
 /// Runs the demonstration.
 pub fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
-    let Demo { records, operations, nodes, threads, ref places } = *arguments;
-    let hosts = Hosts::of(places)?;
+    let hosts = Hosts::of(&arguments.places)?;
+    let volatile = run_volatile(arguments, &hosts, output)?;
+    output.line("");
+    let replicated_left_out = why_not_replicated(&hosts);
+    let replicated = match replicated_left_out {
+        None => Some(replicated::run(arguments, &hosts, output)?),
+        Some(reason) => {
+            output.line(format!("left out, a node with state that is killed: {reason}"));
+            None
+        }
+    };
+    output.line("");
+    output.line(comparison(&volatile, replicated.as_ref()).text());
+    let judgement = judge(&volatile);
+    let judgement = judgement.and(replicated.as_ref().map_or(Ok(()), replicated::judge));
+    output.value(&Whole { volatile, replicated, replicated_left_out });
+    judgement
+}
+
+/// Runs the first part: the memory of a node ends with its process.
+fn run_volatile(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Volatile, Failure> {
+    let Demo { records, operations, nodes, threads, .. } = *arguments;
     // Workload D inserts one record in twenty operations.
     let mut table_cluster =
-        TableCluster::start(&hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
+        TableCluster::start(hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
     output.line(format!(
         "{nodes} node processes {}, {} records of 1 KB",
         hosts.describe(),
@@ -70,20 +107,42 @@ pub fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
     let inserted = table_cluster.inserted();
     table_cluster.cluster.leave()?;
     output.line("the other nodes have left: the cluster has ended");
-    let judgement = judge(records + inserted, &workloads, &before, &after);
-    output.value(&Whole {
+    let fabric = hosts.fabric();
+    Ok(Volatile {
         records,
         inserted,
         nodes,
-        fabric: hosts.fabric(),
+        fabric,
         load,
         workloads,
         stats,
         before,
         killed_node,
         after,
-    });
-    judgement
+    })
+}
+
+/// Compares what a killed node has cost in both parts.
+fn comparison(volatile: &Volatile, replicated: Option<&Replicated>) -> Table {
+    let mut table =
+        Table::new(["memory", "records", "killed", "correct", "lost", "wrong", "missing"]).left(0);
+    let mut row = |memory: &str, records, node: u16, after: &Verified| {
+        table.row([
+            memory.to_owned(),
+            count(records),
+            format!("node {node}"),
+            count(after.right),
+            count(error_count(after)),
+            count(after.wrong),
+            count(after.missing),
+        ]);
+    };
+    let (records, node) = (volatile.records + volatile.inserted, volatile.killed_node);
+    row("volatile", records, node, &volatile.after);
+    if let Some(part) = replicated {
+        row("replicated", part.records, part.killed_node, &part.after);
+    }
+    table
 }
 
 /// Loads the records and runs the workloads.
@@ -171,25 +230,29 @@ fn found(verified: &Verified) -> String {
     text
 }
 
-/// Checks the results: no wrong or missing record before and after the death of a node.
-fn judge(
-    records: u64,
-    workloads: &BTreeMap<String, Summary>,
-    before: &Verified,
-    after: &Verified,
-) -> Result<(), Failure> {
-    let errors = |verified: &Verified| verified.errors.values().sum::<u64>();
-    for (name, summary) in workloads {
-        if summary.wrong + summary.absent + summary.errors > 0 {
-            return Err(Failure::check(format!(
-                "workload {name}: an operation failed, or read a wrong record or none"
-            )));
-        }
+/// Returns the number of records whose read failed.
+fn error_count(verified: &Verified) -> u64 {
+    verified.errors.values().sum()
+}
+
+/// Returns whether an operation failed, or read a wrong record or none.
+fn has_failed(summary: &Summary) -> bool {
+    summary.wrong + summary.absent + summary.errors > 0
+}
+
+/// Checks the results of the first part: no wrong or missing record before and after the death of a node.
+fn judge(results: &Volatile) -> Result<(), Failure> {
+    let Volatile { workloads, before, after, .. } = results;
+    let records = results.records + results.inserted;
+    if let Some((name, _)) = workloads.iter().find(|(_, summary)| has_failed(summary)) {
+        return Err(Failure::check(format!(
+            "workload {name}: an operation failed, or read a wrong record or none"
+        )));
     }
-    if before.right != records || errors(before) > 0 || before.wrong + before.missing > 0 {
+    if before.right != records || error_count(before) > 0 || before.wrong + before.missing > 0 {
         return Err(Failure::check("records were lost or changed while all nodes lived"));
     }
-    if after.wrong + after.missing > 0 || after.right + errors(after) != records {
+    if after.wrong + after.missing > 0 || after.right + error_count(after) != records {
         return Err(Failure::check("the living nodes read wrong records or none"));
     }
     if after.right == 0 {
@@ -202,7 +265,7 @@ fn judge(
 mod tests {
     use super::*;
 
-    fn verified(right: u64, wrong: u64, missing: u64, lost: u64) -> Verified {
+    pub(super) fn verified(right: u64, wrong: u64, missing: u64, lost: u64) -> Verified {
         let errors = if lost > 0 {
             BTreeMap::from([("NodeLost".to_owned(), lost)])
         } else {
@@ -211,11 +274,25 @@ mod tests {
         Verified { right, wrong, missing, errors }
     }
 
+    fn results(before: Verified, after: Verified) -> Volatile {
+        Volatile {
+            records: 90,
+            inserted: 10,
+            nodes: 3,
+            fabric: "shm",
+            load: Summary::of(&[]),
+            workloads: BTreeMap::new(),
+            stats: Vec::new(),
+            before,
+            killed_node: 2,
+            after,
+        }
+    }
+
     #[test]
     fn lost_or_wrong_records_fail() {
-        let none = BTreeMap::new();
         let whole = verified(100, 0, 0, 0);
-        assert_eq!(judge(100, &none, &whole, &verified(60, 0, 0, 40)), Ok(()));
+        assert_eq!(judge(&results(whole.clone(), verified(60, 0, 0, 40))), Ok(()));
         for (before, after) in [
             (verified(99, 0, 1, 0), verified(60, 0, 0, 40)),
             (verified(99, 0, 0, 1), verified(60, 0, 0, 40)),
@@ -224,7 +301,8 @@ mod tests {
             (whole.clone(), verified(60, 0, 0, 39)),
             (whole.clone(), verified(0, 0, 0, 100)),
         ] {
-            assert!(judge(100, &none, &before, &after).is_err(), "{before:?} {after:?}");
+            let judged = judge(&results(before.clone(), after.clone()));
+            assert!(judged.is_err(), "{before:?} {after:?}");
         }
     }
 }

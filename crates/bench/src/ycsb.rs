@@ -2,6 +2,9 @@
 //! latter.
 
 mod parts;
+mod replicated;
+
+pub(crate) use replicated::{ReplicatedTable, Restarted, why_not_replicated};
 
 use crate::settings::BenchYcsb;
 use farside::call::rmc::library::DhtLookup;
@@ -34,6 +37,8 @@ const CACHE_BYTES: u64 = 128 << 20;
 /// A cluster with a distributed hash table.
 pub(crate) struct TableCluster {
     pub(crate) cluster: Cluster,
+    /// The address of the table's root.
+    root: u64,
     threads: u16,
     seed: u64,
     /// Records that each node has inserted in addition to the loaded ones.
@@ -64,21 +69,35 @@ impl TableCluster {
             processor: None,
             host: None,
             keep_stopped: false,
+            state: None,
+            state_copies: Vec::new(),
         };
-        let mut cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
+        let cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
+        Self::create(cluster, (0, false), threads, seed)
+    }
+
+    /// Has a worker, `creator`, create a table over all nodes, in logged memory or not, and all others open it.
+    fn create(
+        mut cluster: Cluster,
+        (creator, logged): (usize, bool),
+        threads: u16,
+        seed: u64,
+    ) -> Result<Self, Failure> {
         let create = Command::CreateTable {
             nodes: (0..cluster.workers_count()).map(|index| cluster.node(index)).collect(),
             record_line_bytes: Some(RECORD_LINE_BYTES),
+            logged,
         };
-        let root = match cluster.ask(0, create)? {
+        let root = match cluster.ask(creator, create)? {
             Answer::Address(root) => root,
             other => return Err(unexpected(&other)),
         };
-        let others = (1..cluster.workers_count())
+        let others = (0..cluster.workers_count())
+            .filter(|index| *index != creator)
             .map(|index| (index, Command::OpenTable { root }))
             .collect();
         cluster.ask_all(others, |_| {})?.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { cluster, threads, seed, inserted: Vec::new(), executors: Vec::new() })
+        Ok(Self { cluster, root, threads, seed, inserted: Vec::new(), executors: Vec::new() })
     }
 
     /// Starts executors at all nodes; later runs read by calls to them.

@@ -76,11 +76,14 @@ fn counted(
         processor: None,
         host: None,
         keep_stopped: false,
+        state: None,
+        state_copies: Vec::new(),
     };
     let mut cluster = Cluster::start(hosts, &spec, usize::from(arguments.nodes))?;
     let create = Command::CreateTable {
         nodes: (0..cluster.workers_count()).map(|index| cluster.node(index)).collect(),
         record_line_bytes: Some(64),
+        logged: false,
     };
     let root = match cluster.ask(0, create)? {
         Answer::Address(root) => root,

@@ -176,11 +176,27 @@ impl Cluster {
     /// Replaces a worker that has ended, and lets the node of the new one join. Returns at once;
     /// [`Self::next_event`] reports the result.
     pub(crate) fn replace(&mut self, index: usize, spec: &NodeSpec) -> Result<(), Failure> {
-        self.workers[index] = self.start_worker(index)?;
-        let command = self.start_command(index, spec, false);
+        let command = self.replacement(index, spec)?;
         // If the worker has ended already, its end is the next event.
         let _ = self.send(index, &command)?;
         Ok(())
+    }
+
+    /// Replaces a worker that has ended, and waits until the node of the new one has joined. With the state of the
+    /// ended node in `spec`, the new node has its number and its memory.
+    ///
+    /// # Errors
+    /// Those of the node, such as `NotEnoughReplicas` for its state; the exit status of a worker that ends meanwhile.
+    pub fn restart(&mut self, index: usize, spec: &NodeSpec) -> Result<(), Failure> {
+        let command = self.replacement(index, spec)?;
+        let answer = self.ask(index, command)?;
+        self.joined(index, &answer)
+    }
+
+    /// Starts a process in the place of a worker that has ended, and returns the command by which its node joins.
+    fn replacement(&mut self, index: usize, spec: &NodeSpec) -> Result<Command, Failure> {
+        self.workers[index] = self.start_worker(index)?;
+        Ok(self.start_command(index, spec, false))
     }
 
     /// Sends a worker a command; returns false if its input is closed.

@@ -101,6 +101,8 @@ pub fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         processor: None,
         host: None,
         keep_stopped: arguments.keep_stopped,
+        state: None,
+        state_copies: Vec::new(),
     };
     spec.config()?.check()?;
     if arguments.nodes > arguments.nodes_max {

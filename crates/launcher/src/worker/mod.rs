@@ -12,7 +12,9 @@ mod workload;
 use crate::ends::pair::{self, Mode};
 use calls::Calls;
 use channel::ChannelThread;
-use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
+use farside::{
+    AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
+};
 use farside_apps::dht::{Dht, DhtOptions};
 use farside_apps::graph::Kronecker;
 use farside_command::failure::Failure;
@@ -24,7 +26,7 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 pub(crate) use wire::Event;
 pub use wire::{
     Answer, Command, Executor, GraphForm, GraphSize, GraphTask, Kernel, LookupStats, NodeSpec,
@@ -34,6 +36,9 @@ pub use workload::workload;
 
 /// How long a node waits for other members at the start.
 const MEET_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a node waits for a state that another process uses, and how often it asks for it.
+const STATE_TIMEOUT: Duration = Duration::from_secs(10);
+const STATE_PERIOD: Duration = Duration::from_millis(1);
 
 /// Executes commands until [`Command::Leave`].
 ///
@@ -144,8 +149,8 @@ impl NodeHost {
                 Some(channel) => channel.end(),
                 None => Ok(Answer::Nothing),
             },
-            Command::CreateTable { nodes, record_line_bytes } => {
-                self.create_table(&nodes, record_line_bytes)
+            Command::CreateTable { nodes, record_line_bytes, logged } => {
+                self.create_table(&nodes, record_line_bytes, logged)
             }
             Command::OpenTable { root } => {
                 let wrong = |_| Failure::usage(format!("{root:#x} is no address"));
@@ -186,13 +191,15 @@ impl NodeHost {
         bind(spec.processor);
         let config = spec.config()?;
         let (node, at) = match &spec.host {
-            None if spec.create => (Node::create(&config)?, None),
-            None => (Node::join(&config)?, None),
+            None => {
+                let start = if spec.create { Node::create } else { Node::join };
+                (when_state_is_free(|| start(&config))?, None)
+            }
             Some(host) => {
                 let (fabric, at) = host.fabric(self.key.as_deref(), spec.spin_ns)?;
-                let create = if spec.create { Node::create_on } else { Node::join_on };
+                let start = if spec.create { Node::create_on } else { Node::join_on };
                 self.fabric = Some(Arc::clone(&fabric));
-                (create(&config, fabric)?, Some(at))
+                (when_state_is_free(|| start(&config, Arc::clone(&fabric)))?, Some(at))
             }
         };
         let number = node.id().0;
@@ -218,6 +225,7 @@ impl NodeHost {
         &mut self,
         nodes: &[u16],
         record_line_bytes: Option<u32>,
+        logged: bool,
     ) -> Result<Answer, Failure> {
         let mut session = self.node()?.session()?;
         let mut options = DhtOptions {
@@ -228,6 +236,7 @@ impl NodeHost {
         if let Some(line) = given.and_then(LineSize::from_bytes) {
             options.record_line = line;
         }
+        let _ = logged; // TODO
         let root = Dht::create(&mut session, &options)?.root();
         self.root = Some(root);
         Ok(Answer::Address(root.to_bits()))
@@ -298,6 +307,23 @@ impl NodeHost {
 
     fn node(&self) -> Result<&Node, Failure> {
         self.node.as_ref().ok_or_else(|| Failure::from(farside::Error::new(ErrorCode::NodeClosed)))
+    }
+}
+
+/// Starts a node. Repeats it while its state is in use, since a process that was killed has its state until the end of
+/// its connections has been noticed.
+///
+/// # Errors
+/// Those of the start; `StateInUse` after [`STATE_TIMEOUT`].
+fn when_state_is_free(start: impl Fn() -> Result<Node, Error>) -> Result<Node, Error> {
+    let deadline = Instant::now() + STATE_TIMEOUT;
+    loop {
+        match start() {
+            Err(error) if error.code == ErrorCode::StateInUse && Instant::now() < deadline => {
+                std::thread::park_timeout(STATE_PERIOD);
+            }
+            started => return started,
+        }
     }
 }
 

@@ -38,6 +38,12 @@ pub struct NodeSpec {
     pub host: Option<HostSpec>,
     /// Whether the node does not remove stopped nodes of its machine.
     pub keep_stopped: bool,
+    /// The folder of its state, on its host; `None` for volatile memory or copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<WirePath>,
+    /// Addresses of the copies of its state in lent memory; empty for volatile memory or a folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub state_copies: Vec<String>,
 }
 
 impl NodeSpec {
@@ -54,6 +60,8 @@ impl NodeSpec {
             processor,
             host: None,
             keep_stopped: false,
+            state: None,
+            state_copies: Vec::new(),
         }
     }
 
@@ -73,6 +81,8 @@ impl NodeSpec {
             config.spin_ns = spin_ns;
         }
         config.remove_stopped = !self.keep_stopped;
+        config.state = self.state.as_ref().map(|WirePath(folder)| folder.clone());
+        config.state_copies.clone_from(&self.state_copies);
         Ok(config)
     }
 }
@@ -130,8 +140,13 @@ pub enum Command {
     Channel(Task),
     /// Stop that end. Answered when it has ended, with its failure if there was one.
     EndChannel,
-    /// Create a hash table over these nodes; the answer is its root.
-    CreateTable { nodes: Vec<u16>, record_line_bytes: Option<u32> },
+    /// Create a hash table over these nodes, `logged` in memory of nodes with state; the answer is its root.
+    CreateTable {
+        nodes: Vec<u16>,
+        record_line_bytes: Option<u32>,
+        #[serde(default)]
+        logged: bool,
+    },
     /// Open the hash table with this root.
     OpenTable { root: u64 },
     /// Start an executor of calls on the node's memory; the answer is its address.
