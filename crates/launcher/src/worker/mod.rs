@@ -13,7 +13,8 @@ use crate::ends::pair::{self, Mode};
 use calls::Calls;
 use channel::ChannelThread;
 use farside::{
-    AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
+    AllocationHint, AllocationSpec, Durability, Error, ErrorCode, GlobalAddress, LineSize, Node,
+    NodeId,
 };
 use farside_apps::dht::{Dht, DhtOptions};
 use farside_apps::graph::Kronecker;
@@ -230,13 +231,13 @@ impl NodeHost {
         let mut session = self.node()?.session()?;
         let mut options = DhtOptions {
             nodes: nodes.iter().copied().map(NodeId).collect(),
+            durability: if logged { Durability::Logged } else { Durability::Volatile },
             ..DhtOptions::default()
         };
         let given = record_line_bytes.and_then(|bytes| usize::try_from(bytes).ok());
         if let Some(line) = given.and_then(LineSize::from_bytes) {
             options.record_line = line;
         }
-        let _ = logged; // TODO
         let root = Dht::create(&mut session, &options)?.root();
         self.root = Some(root);
         Ok(Answer::Address(root.to_bits()))
