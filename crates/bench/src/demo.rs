@@ -93,7 +93,8 @@ fn run_volatile(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Volat
         hosts.describe(),
         count(records)
     ));
-    let (load, workloads) = work(&mut table_cluster, records, operations, output)?;
+    let all = &CoreWorkload::ALL;
+    let (load, workloads) = work(&mut table_cluster, (records, operations), all, output)?;
     let stats = node_table(&mut table_cluster, output)?;
     let properties = core(CoreWorkload::C, records, operations);
     let before = verify(&mut table_cluster, &properties, records, output)?;
@@ -145,11 +146,11 @@ fn comparison(volatile: &Volatile, replicated: Option<&Replicated>) -> Table {
     table
 }
 
-/// Loads the records and runs the workloads.
+/// Loads the records and runs workloads.
 fn work(
     table_cluster: &mut TableCluster,
-    records: u64,
-    operations: u64,
+    (records, operations): (u64, u64),
+    all: &[CoreWorkload],
     output: Output,
 ) -> Result<(Summary, BTreeMap<String, Summary>), Failure> {
     let mut table = summary_table();
@@ -159,10 +160,10 @@ fn work(
     bar.finish_and_clear();
     summary_row(&mut table, "load", &load);
     let mut workloads = BTreeMap::new();
-    for workload in CoreWorkload::ALL {
+    for workload in all {
         let name = workload.to_string();
         let bar = output.bar(&format!("workload {name}"), operations);
-        let properties = core(workload, records, operations);
+        let properties = core(*workload, records, operations);
         let summary = table_cluster.run(&properties, None, |more| bar.inc(more))?;
         bar.finish_and_clear();
         summary_row(&mut table, &name, &summary);
@@ -235,20 +236,22 @@ fn error_count(verified: &Verified) -> u64 {
     verified.errors.values().sum()
 }
 
-/// Returns whether an operation failed, or read a wrong record or none.
-fn has_failed(summary: &Summary) -> bool {
-    summary.wrong + summary.absent + summary.errors > 0
+/// Checks that no operation failed, or read a wrong record or none.
+fn judge_workloads(workloads: &BTreeMap<String, Summary>) -> Result<(), Failure> {
+    let has_failed = |summary: &Summary| summary.wrong + summary.absent + summary.errors > 0;
+    match workloads.iter().find(|(_, summary)| has_failed(summary)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Failure::check(format!(
+            "workload {name}: an operation failed, or read a wrong record or none"
+        ))),
+    }
 }
 
 /// Checks the results of the first part: no wrong or missing record before and after the death of a node.
 fn judge(results: &Volatile) -> Result<(), Failure> {
     let Volatile { workloads, before, after, .. } = results;
     let records = results.records + results.inserted;
-    if let Some((name, _)) = workloads.iter().find(|(_, summary)| has_failed(summary)) {
-        return Err(Failure::check(format!(
-            "workload {name}: an operation failed, or read a wrong record or none"
-        )));
-    }
+    judge_workloads(workloads)?;
     if before.right != records || error_count(before) > 0 || before.wrong + before.missing > 0 {
         return Err(Failure::check("records were lost or changed while all nodes lived"));
     }

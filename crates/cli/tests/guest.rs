@@ -5,7 +5,10 @@
 
 mod common;
 
-use common::{Folder, Running, WATCHDOG, check_demo, json, output, report, text, use_applications};
+use common::{
+    Folder, Running, WATCHDOG, check_demo, check_left_out, json, output, report, text,
+    use_applications,
+};
 use rustix::process::Signal;
 use std::process::Command;
 use std::time::Instant;
@@ -63,7 +66,9 @@ impl Cluster {
 fn guest_demo_survives_a_killed_node() {
     let Some(cluster) = Cluster::new() else { return };
     let demo = ["--json", "demo", "--records", "1500", "--operations", "1500"];
-    check_demo(&report(&output(&[], &cluster.words(&demo))), "verbs", 1500);
+    let shown = report(&output(&[], &cluster.words(&demo)));
+    check_demo(&shown, "verbs", 1500);
+    check_left_out(&shown, "at agents");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Folder, Running, WATCHDOG, check_demo, json, name, output, report, runs, text};
+use common::{
+    Folder, Running, WATCHDOG, check_demo, check_returned, json, name, output, report, runs, text,
+};
 use farside::fabrics::Fabric;
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{AllocationSpec, Config, Durability, Node};
@@ -416,7 +418,9 @@ fn process_wordcount_over_tcp_and_agents_equals_the_shell_pipeline() {
 fn process_demo_and_ycsb_run_over_tcp() {
     let size = ["--records", "1500", "--operations", "1500"];
     let shown = output(&[], &[&["demo", "--json", "--fabric", "tcp"][..], &size].concat());
-    check_demo(&report(&shown), "tcp", 1500);
+    let shown = report(&shown);
+    check_demo(&shown, "tcp", 1500);
+    check_returned(&shown, 1_500);
     let bench = ["bench", "ycsb", "--json", "--fabric", "tcp", "--nodes", "2"];
     let found = report(&output(&[], &[&bench[..], &size].concat()));
     assert_eq!((&found["run"]["errors"], &found["fabric"]), (&0.into(), &"tcp".into()));

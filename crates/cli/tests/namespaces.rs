@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Running, check_demo, output, report, text, use_applications};
+use common::{Folder, Running, check_demo, check_left_out, output, report, text, use_applications};
 use farside::{Config, GlobalAddress, Node, NodeId, Session};
 use farside_bootstrap::Security;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -96,7 +96,9 @@ fn process_agents_of_three_hosts_run_demo_and_wordcount() {
     let places = ["--on", &on.join(","), "--key", &key];
     let size = ["--records", "1500", "--operations", "1500"];
     let demo = [&["--json", "demo"][..], &size, &places].concat();
-    check_demo(&report(&output(&network.on(1), &demo)), "tcp", 1500);
+    let shown = report(&output(&network.on(1), &demo));
+    check_demo(&shown, "tcp", 1500);
+    check_left_out(&shown, "at agents");
     let (file, expected) = folder.text();
     let counted = output(&network.on(2), &[&["wordcount", &file], &places[..]].concat());
     assert!(counted.status.success(), "{}", text(&counted.stderr));

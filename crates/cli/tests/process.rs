@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, farside, json, name, output, runs, signal, text};
+use common::{Folder, check_returned, farside, json, name, output, runs, signal, text};
 use farside::fabrics::{self, Fabric};
 use farside::onesided::{MemoryClient, MemoryClientOptions};
 use farside::security::Security;
@@ -393,6 +393,29 @@ fn process_demo_loses_only_records_of_the_killed_node() {
     assert!(errors.keys().all(|name| name == "NodeLost" || name == "LineLost"), "{errors:?}");
     assert_eq!(after["right"].as_u64().unwrap() + lost, all);
     assert!(lost > 0, "some records of the killed node are lost");
+    check_returned(&shown, 2_000);
+}
+
+#[test]
+fn process_demo_prints_what_volatile_and_replicated_memory_lose() {
+    let size = ["--records", "300", "--operations", "300"];
+    let shown = output(&[], &[&["demo"][..], &size].concat());
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    let shown = text(&shown.stdout);
+    let row = |memory: &str| {
+        let row = shown.lines().find(|line| line.starts_with(memory)).unwrap();
+        row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (volatile, replicated) = (row("volatile "), row("replicated "));
+    // Memory, records, node N, correct, lost, wrong, missing.
+    assert_eq!(
+        (&*replicated[1], &replicated[4..]),
+        ("300", &["300", "0", "0", "0"].map(str::to_owned)[..])
+    );
+    assert_ne!(volatile[5], "0", "{shown}");
+    for words in ["in another process on this machine", "in its place", "at the same address"] {
+        assert!(shown.contains(words), "{shown}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The second part: the same table in memory that survives. A killed node returns with all of its records.
 
-use super::{Demo, error_count, found, has_failed, verify};
-use crate::ycsb::{ReplicatedTable, Restarted, core, summary_row, summary_table};
+use super::{Demo, error_count, found, judge_workloads, verify, work};
+use crate::ycsb::{ReplicatedTable, Restarted, core};
 use farside_apps::ycsb::CoreWorkload;
 use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes, count, time};
@@ -9,6 +9,7 @@ use farside_launcher::hosts::Hosts;
 use farside_launcher::latency::Summary;
 use farside_launcher::worker::Verified;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// This part has a tenth of the first one's records, within these bounds: each is in memory several times.
 const RECORDS_MIN: u64 = 2_000;
@@ -24,8 +25,7 @@ pub(super) struct Replicated {
     /// Copies of each node's memory.
     copies: u16,
     load: Summary,
-    /// Workload A: half of the operations read, half update.
-    updates: Summary,
+    workloads: BTreeMap<String, Summary>,
     pub(super) before: Verified,
     /// The address of the table's root, before and after.
     root: String,
@@ -58,7 +58,8 @@ pub(super) fn run(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Rep
         bytes(replicated.memory_bytes()),
         count(records)
     ));
-    let (load, updates) = work(&mut replicated, (records, operations), output)?;
+    let table = &mut replicated.table;
+    let (load, workloads) = work(table, (records, operations), &[CoreWorkload::A], output)?;
     let properties = core(CoreWorkload::C, records, operations);
     let before = verify(&mut replicated.table, &properties, records, output)?;
     output.line(format!("all nodes alive:  {}", found(&before)));
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Rep
         nodes,
         copies,
         load,
-        updates,
+        workloads,
         before,
         root,
         killed_node,
@@ -87,27 +88,6 @@ pub(super) fn run(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Rep
         verified_ns,
         after,
     })
-}
-
-/// Loads the records and updates them.
-fn work(
-    replicated: &mut ReplicatedTable,
-    (records, operations): (u64, u64),
-    output: Output,
-) -> Result<(Summary, Summary), Failure> {
-    let properties = core(CoreWorkload::A, records, operations);
-    let bar = output.bar("load", records);
-    let load = replicated.table.load(&properties, |more| bar.inc(more))?;
-    bar.finish_and_clear();
-    let bar = output.bar("workload A", operations);
-    let updates = replicated.table.run(&properties, None, |more| bar.inc(more))?;
-    bar.finish_and_clear();
-    let mut table = summary_table();
-    summary_row(&mut table, "load", &load);
-    summary_row(&mut table, "A", &updates);
-    output.line(table.text());
-    output.line("");
-    Ok((load, updates))
 }
 
 fn tell_restart(restarted: &Restarted, root: &str, output: Output) {
@@ -121,15 +101,11 @@ fn tell_restart(restarted: &Restarted, root: &str, output: Output) {
 
 /// Checks the results: the killed node has its number again, and no record was lost.
 pub(super) fn judge(results: &Replicated) -> Result<(), Failure> {
-    let Replicated { records, load, updates, before, after, .. } = results;
+    let Replicated { records, workloads, before, after, .. } = results;
     let is_whole = |found: &Verified| {
         found.right == *records && found.wrong + found.missing + error_count(found) == 0
     };
-    if has_failed(load) || has_failed(updates) {
-        return Err(Failure::check(
-            "memory with copies: an operation failed, or read a wrong record or none",
-        ));
-    }
+    judge_workloads(workloads)?;
     if !is_whole(before) {
         return Err(Failure::check(
             "memory with copies: records were lost or changed while all nodes lived",
@@ -155,18 +131,15 @@ pub(super) fn judge(results: &Replicated) -> Result<(), Failure> {
 mod tests {
     use super::super::tests::verified;
     use super::*;
-
-    fn summary(errors: u64) -> Summary {
-        Summary::of(&[farside_launcher::worker::Ran { errors, ..Default::default() }])
-    }
+    use farside_launcher::worker::Ran;
 
     fn results(after: Verified) -> Replicated {
         Replicated {
             records: 100,
             nodes: 3,
             copies: 2,
-            load: summary(0),
-            updates: summary(0),
+            load: Summary::of(&[]),
+            workloads: BTreeMap::new(),
             before: verified(100, 0, 0, 0),
             root: String::new(),
             killed_node: 2,
@@ -190,11 +163,12 @@ mod tests {
         ] {
             assert!(judge(&results(after.clone())).is_err(), "{after:?}");
         }
+        let failed = Summary::of(&[Ran { errors: 1, ..Ran::default() }]);
+        let failed = BTreeMap::from([("A".to_owned(), failed)]);
         for wrong in [
             Replicated { before: verified(99, 0, 1, 0), ..results(whole()) },
             Replicated { replacement_node: 3, ..results(whole()) },
-            Replicated { load: summary(1), ..results(whole()) },
-            Replicated { updates: summary(1), ..results(whole()) },
+            Replicated { workloads: failed, ..results(whole()) },
         ] {
             assert!(judge(&wrong).is_err(), "{:?}", wrong.before);
         }

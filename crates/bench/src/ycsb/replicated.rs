@@ -149,3 +149,33 @@ fn lend_copies(
 const fn copy_bytes(memory_bytes: u64) -> u64 {
     10 * memory_bytes + (32 << 20)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside::durable::StateOptions;
+    use farside_command::settings::{Places, WorkerFabric};
+
+    #[test]
+    fn nodes_with_copies_are_of_this_machine() {
+        let hosts = |fabric, on: &[&str]| {
+            let on = on.iter().map(|agent| agent.parse().unwrap()).collect();
+            Hosts::of(&Places { fabric, on, ..Places::default() }).unwrap()
+        };
+        let why = |fabric, on: &[&str]| why_not_replicated(&hosts(fabric, on));
+        assert_eq!(why(None, &[]), None);
+        assert_eq!(why(Some(WorkerFabric::Tcp), &[]), None);
+        assert!(why(Some(WorkerFabric::Verbs), &[]).unwrap().contains("pinned"));
+        assert!(why(None, &["127.0.0.1:1"]).unwrap().contains("at agents"));
+        assert!(why(Some(WorkerFabric::Verbs), &["127.0.0.1:1"]).unwrap().contains("at agents"));
+    }
+
+    #[test]
+    fn copies_have_room_for_the_log_of_their_node() {
+        for memory_bytes in [MEMORY_BYTES_MIN, 38 << 20, 4 << 30] {
+            let options = StateOptions::default().memory_bytes(memory_bytes);
+            let least = options.segment_bytes(1 << 20).log_bytes_min().unwrap();
+            assert!(copy_bytes(memory_bytes) > least + (1 << 20), "{memory_bytes}: {least}");
+        }
+    }
+}

@@ -195,6 +195,27 @@ pub(crate) fn check_demo(shown: &Value, fabric: &str, records: u64) {
     assert!(lost > 0, "some records of the killed node are lost");
 }
 
+/// Checks its second part: the killed node has returned with each of this number of records.
+pub(crate) fn check_returned(shown: &Value, records: u64) {
+    let part = &shown["replicated"];
+    assert_eq!((&part["records"], &part["copies"]), (&records.into(), &2.into()));
+    assert_eq!(part["killed_node"], part["replacement_node"]);
+    for found in [&part["before"], &part["after"]] {
+        let whole = serde_json::json!({"right": records, "wrong": 0, "missing": 0, "errors": {}});
+        assert_eq!(found, &whole);
+    }
+    assert_eq!(part["workloads"]["A"]["errors"], 0);
+    let (joined, verified) = (part["joined_ns"].as_u64(), part["verified_ns"].as_u64());
+    assert!(joined > Some(0) && verified > joined, "{joined:?} {verified:?}");
+    assert!(shown.get("replicated_left_out").is_none(), "{shown}");
+}
+
+/// Checks that the second part was left out, with a reason that has this text.
+pub(crate) fn check_left_out(shown: &Value, reason: &str) {
+    assert!(shown["replicated_left_out"].as_str().unwrap().contains(reason), "{shown}");
+    assert!(shown.get("replicated").is_none(), "{shown}");
+}
+
 /// Appends lines to a log in memory that is lent, from one host, and reads them on another; uses a hash table in other
 /// memory. `lend` lends memory of this length under a name, and returns its address.
 pub(crate) fn use_applications(
