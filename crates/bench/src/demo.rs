@@ -2,6 +2,7 @@
 //! killed: the others still read the records that remain, and report errors for the lost ones. Then the same with
 //! memory that survives, where a process in the place of the killed node brings all records back.
 
+mod parts;
 mod replicated;
 
 use farside_command::failure::Failure;
@@ -10,9 +11,10 @@ use farside_command::settings::Places;
 use farside_launcher::hosts::Hosts;
 use farside_launcher::latency::Summary;
 
-use crate::ycsb::{TableCluster, core, summary_row, summary_table, why_not_replicated};
+use crate::ycsb::{TableCluster, core, why_not_replicated};
 use farside_apps::ycsb::CoreWorkload;
 use farside_launcher::worker::{NodeStats, Verified};
+use parts::{error_count, found, judge_workloads, verify, work};
 use replicated::Replicated;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -68,7 +70,11 @@ pub fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
     output.line("");
     let replicated_left_out = why_not_replicated(&hosts);
     let replicated = match replicated_left_out {
-        None => Some(replicated::run(arguments, &hosts, output)?),
+        None => {
+            let Demo { records, operations, nodes, threads, .. } = *arguments;
+            let (work, size) = ((records, operations), (nodes, threads));
+            Some(replicated::run(&hosts, work, size, output)?)
+        }
         Some(reason) => {
             output.line(format!("left out, a node with state that is killed: {reason}"));
             None
@@ -146,47 +152,6 @@ fn comparison(volatile: &Volatile, replicated: Option<&Replicated>) -> Table {
     table
 }
 
-/// Loads the records and runs workloads.
-fn work(
-    table_cluster: &mut TableCluster,
-    (records, operations): (u64, u64),
-    all: &[CoreWorkload],
-    output: Output,
-) -> Result<(Summary, BTreeMap<String, Summary>), Failure> {
-    let mut table = summary_table();
-    let bar = output.bar("load", records);
-    let load =
-        table_cluster.load(&core(CoreWorkload::A, records, operations), |more| bar.inc(more))?;
-    bar.finish_and_clear();
-    summary_row(&mut table, "load", &load);
-    let mut workloads = BTreeMap::new();
-    for workload in all {
-        let name = workload.to_string();
-        let bar = output.bar(&format!("workload {name}"), operations);
-        let properties = core(*workload, records, operations);
-        let summary = table_cluster.run(&properties, None, |more| bar.inc(more))?;
-        bar.finish_and_clear();
-        summary_row(&mut table, &name, &summary);
-        workloads.insert(name, summary);
-    }
-    output.line(table.text());
-    output.line("");
-    Ok((load, workloads))
-}
-
-/// Reads and checks every record.
-fn verify(
-    table_cluster: &mut TableCluster,
-    properties: &str,
-    records: u64,
-    output: Output,
-) -> Result<Verified, Failure> {
-    let bar = output.bar("verify", records);
-    let found = table_cluster.verify(properties, |more| bar.inc(more))?;
-    bar.finish_and_clear();
-    Ok(found)
-}
-
 /// Prints the counters of each node.
 fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<NodeStats>, Failure> {
     let heads = [
@@ -222,31 +187,6 @@ fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<No
     Ok(all)
 }
 
-fn found(verified: &Verified) -> String {
-    let mut text = format!("{} records correct", count(verified.right));
-    for (name, number) in &verified.errors {
-        text.push_str(&format!(", {} {name}", count(*number)));
-    }
-    text.push_str(&format!(", {} wrong, {} missing", verified.wrong, verified.missing));
-    text
-}
-
-/// Returns the number of records whose read failed.
-fn error_count(verified: &Verified) -> u64 {
-    verified.errors.values().sum()
-}
-
-/// Checks that no operation failed, or read a wrong record or none.
-fn judge_workloads(workloads: &BTreeMap<String, Summary>) -> Result<(), Failure> {
-    let has_failed = |summary: &Summary| summary.wrong + summary.absent + summary.errors > 0;
-    match workloads.iter().find(|(_, summary)| has_failed(summary)) {
-        None => Ok(()),
-        Some((name, _)) => Err(Failure::check(format!(
-            "workload {name}: an operation failed, or read a wrong record or none"
-        ))),
-    }
-}
-
 /// Checks the results of the first part: no wrong or missing record before and after the death of a node.
 fn judge(results: &Volatile) -> Result<(), Failure> {
     let Volatile { workloads, before, after, .. } = results;
@@ -266,16 +206,8 @@ fn judge(results: &Volatile) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::parts::tests::verified;
     use super::*;
-
-    pub(super) fn verified(right: u64, wrong: u64, missing: u64, lost: u64) -> Verified {
-        let errors = if lost > 0 {
-            BTreeMap::from([("NodeLost".to_owned(), lost)])
-        } else {
-            BTreeMap::new()
-        };
-        Verified { right, wrong, missing, errors }
-    }
 
     fn results(before: Verified, after: Verified) -> Volatile {
         Volatile {

@@ -152,6 +152,8 @@ pub struct BenchYcsb {
     pub history: Option<PathBuf>,
     /// Whether reads are remote memory calls.
     pub by_call: bool,
+    /// Whether a table in logged memory of nodes with copies is measured too.
+    pub logged: bool,
     /// Seed of the random number generator.
     pub seed: u64,
     /// Hosts of the node processes, and the fabric between them.

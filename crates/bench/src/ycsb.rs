@@ -3,8 +3,10 @@
 
 mod parts;
 mod replicated;
+mod table_cluster;
 
 pub(crate) use replicated::{ReplicatedTable, Restarted, why_not_replicated};
+pub(crate) use table_cluster::TableCluster;
 
 use crate::settings::BenchYcsb;
 use farside::call::rmc::library::DhtLookup;
@@ -12,213 +14,11 @@ use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use farside_command::failure::Failure;
 use farside_command::input_file;
 use farside_command::output::{Output, Table, count, time};
-use farside_command::result_file::{self, TemporaryFolder};
-use farside_launcher::cluster::{Cluster, unexpected};
 use farside_launcher::hosts::Hosts;
 use farside_launcher::latency::Summary;
 use farside_launcher::worker::workload;
-use farside_launcher::worker::{
-    Answer, Command, Executor, LookupStats, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,
-};
+use farside_launcher::worker::{LookupStats, NodeStats};
 use serde::Serialize;
-use std::path::Path;
-
-/// Bytes of a record's line: 1 KB of fields, their names and the table's header.
-const RECORD_LINE_BYTES: u32 = 2_048;
-/// Memory for one record, with reserve: its line, its share of buckets, and rounding by the allocator.
-const RECORD_BYTES: u64 = 3_072;
-/// Least memory of a node.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// Spin budget of threads that share processors: about the time of a wake-up.
-const SPIN_SHARED_NS: u64 = 5_000;
-/// Cache of a node.
-const CACHE_BYTES: u64 = 128 << 20;
-
-/// A cluster with a distributed hash table.
-pub(crate) struct TableCluster {
-    pub(crate) cluster: Cluster,
-    /// The address of the table's root.
-    root: u64,
-    threads: u16,
-    seed: u64,
-    /// Records that each node has inserted in addition to the loaded ones.
-    inserted: Vec<u64>,
-    /// Executors for reads by calls; empty without `--by-call`.
-    executors: Vec<Executor>,
-}
-
-impl TableCluster {
-    /// Starts `nodes` nodes with memory for `records` records, and creates a table over all of them. `threads`
-    /// is the number of client threads of each node.
-    pub(crate) fn start(
-        hosts: &Hosts,
-        what: &str,
-        (nodes, threads): (u16, u16),
-        records: u64,
-        seed: u64,
-    ) -> Result<Self, Failure> {
-        let memory = MEMORY_BYTES_MIN + records.saturating_mul(RECORD_BYTES) / u64::from(nodes);
-        let spec = NodeSpec {
-            cluster: format!("{what}-{}", std::process::id()),
-            create: true,
-            memory_bytes: memory,
-            cache_bytes: CACHE_BYTES,
-            line_bytes: None,
-            nodes_max: None,
-            spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
-            processor: None,
-            host: None,
-            keep_stopped: false,
-            state: None,
-            state_copies: Vec::new(),
-        };
-        let cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
-        Self::create(cluster, (0, false), threads, seed)
-    }
-
-    /// Has a worker, `creator`, create a table over all nodes, in logged memory or not, and all others open it.
-    fn create(
-        mut cluster: Cluster,
-        (creator, logged): (usize, bool),
-        threads: u16,
-        seed: u64,
-    ) -> Result<Self, Failure> {
-        let create = Command::CreateTable {
-            nodes: (0..cluster.workers_count()).map(|index| cluster.node(index)).collect(),
-            record_line_bytes: Some(RECORD_LINE_BYTES),
-            logged,
-        };
-        let root = match cluster.ask(creator, create)? {
-            Answer::Address(root) => root,
-            other => return Err(unexpected(&other)),
-        };
-        let others = (0..cluster.workers_count())
-            .filter(|index| *index != creator)
-            .map(|index| (index, Command::OpenTable { root }))
-            .collect();
-        cluster.ask_all(others, |_| {})?.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { cluster, root, threads, seed, inserted: Vec::new(), executors: Vec::new() })
-    }
-
-    /// Starts executors at all nodes; later runs read by calls to them.
-    fn read_by_calls(&mut self) -> Result<(), Failure> {
-        let all = self.cluster.living().into_iter().map(|index| (index, Command::ServeCalls));
-        let answers = self.cluster.ask_all(all.collect(), |_| {})?;
-        let executor = |answer| match answer? {
-            Answer::Executor(executor) => Ok(executor),
-            other => Err(unexpected(&other)),
-        };
-        self.executors = answers.into_iter().map(executor).collect::<Result<_, _>>()?;
-        Ok(())
-    }
-
-    /// Gives every living node its share of a command and returns their answers.
-    fn ask_shares(
-        &mut self,
-        properties: &str,
-        history: Option<&Path>,
-        command: fn(Share) -> Command,
-        progress: impl FnMut(u64),
-    ) -> Result<Vec<Answer>, Failure> {
-        let living = self.cluster.living();
-        let parts = living.len() as u64;
-        let share = |(part, index): (usize, &usize)| {
-            let share = Share {
-                properties: properties.to_owned(),
-                part: part as u64,
-                parts,
-                threads: self.threads,
-                seed: self.seed,
-                history: history.map(|folder| WirePath(parts::part_of(folder, part))),
-                inserted: self.inserted.clone(),
-                executors: self.executors.clone(),
-            };
-            (*index, command(share))
-        };
-        let commands = living.iter().enumerate().map(share).collect();
-        self.cluster.ask_all(commands, progress)?.into_iter().collect()
-    }
-
-    /// Inserts the workload's records.
-    pub(crate) fn load(
-        &mut self,
-        properties: &str,
-        progress: impl FnMut(u64),
-    ) -> Result<Summary, Failure> {
-        let answers = self.ask_shares(properties, None, Command::Load, progress)?;
-        Ok(Summary::of(&ran(answers)?))
-    }
-
-    /// Runs the workload's operations.
-    pub(crate) fn run(
-        &mut self,
-        properties: &str,
-        history: Option<&Path>,
-        progress: impl FnMut(u64),
-    ) -> Result<Summary, Failure> {
-        let count = self.cluster.living().len();
-        let folder = history.map(|_| TemporaryFolder::new()).transpose()?;
-        let folder = folder.as_ref().map(TemporaryFolder::path);
-        let answers = self.ask_shares(properties, folder, Command::Run, progress);
-        let joined = match (history, folder) {
-            (Some(path), Some(folder)) => {
-                if answers.is_err() {
-                    // After an interrupt the workers still run: killed together, their histories end at once.
-                    self.cluster.kill_all();
-                }
-                result_file::write_with(path, |whole| parts::join(folder, count, whole))
-            }
-            _ => Ok(()),
-        };
-        // The failure of the run is reported before that of its history.
-        let shares = ran(answers?)?;
-        joined?;
-        let inserts = |share: &Ran| {
-            share.latencies.get("INSERT").map_or(0, |counted| counted.iter().map(|one| one.1).sum())
-        };
-        let inserted: Vec<u64> = shares.iter().map(inserts).collect();
-        if inserted.iter().sum::<u64>() > 0 {
-            self.inserted = inserted;
-        }
-        Ok(Summary::of(&shares))
-    }
-
-    /// Returns the number of records that runs have inserted.
-    pub(crate) fn inserted(&self) -> u64 {
-        self.inserted.iter().sum()
-    }
-
-    /// Reads and checks every record; the living nodes share the work.
-    pub(crate) fn verify(
-        &mut self,
-        properties: &str,
-        progress: impl FnMut(u64),
-    ) -> Result<Verified, Failure> {
-        let mut all = Verified::default();
-        for answer in self.ask_shares(properties, None, Command::Verify, progress)? {
-            let Answer::Verified(found) = answer else {
-                return Err(unexpected(&answer));
-            };
-            all = all.and(found);
-        }
-        Ok(all)
-    }
-}
-
-/// Returns the spin budget: the default if each thread has its own processor, otherwise `SPIN_SHARED_NS`, since
-/// spinning threads would delay the others.
-fn spin_ns(threads: u64) -> Option<u64> {
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    (threads > processors).then_some(SPIN_SHARED_NS)
-}
-
-fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
-    let one = |answer| match answer {
-        Answer::Ran(ran) => Ok(ran),
-        other => Err(unexpected(&other)),
-    };
-    answers.into_iter().map(one).collect()
-}
 
 /// Returns the properties of a core workload with these numbers.
 pub(crate) fn core(workload: CoreWorkload, records: u64, operations: u64) -> String {
@@ -238,57 +38,109 @@ pub(crate) fn core(workload: CoreWorkload, records: u64, operations: u64) -> Str
     format!("{core}\nrecordcount={records}\noperationcount={operations}\n")
 }
 
-/// Runs `farside bench ycsb`.
-/// Runs a workload, and prints its figures.
+/// Results with one table.
+#[derive(Serialize)]
+struct TableFigures {
+    load: Summary,
+    run: Summary,
+    nodes: Vec<NodeStats>,
+}
+
+/// Runs `farside bench ycsb`: a workload, and its figures.
 pub fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Whole {
-        load: Summary,
-        run: Summary,
-        nodes: Vec<NodeStats>,
+        #[serde(flatten)]
+        volatile: TableFigures,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logged: Option<TableFigures>,
         fabric: &'static str,
     }
     let hosts = Hosts::of(&arguments.places)?;
+    if let Some(reason) = why_not_replicated(&hosts).filter(|_| arguments.logged) {
+        return Err(Failure::usage(format!("--logged: {reason}")));
+    }
     let properties = properties(arguments, output)?;
     let workload = workload(&properties)?;
-    let (records, operations) = (workload.insert_count, workload.operations);
     let threads = arguments.threads.map_or(workload.threads, u32::from);
     let threads =
         u16::try_from(threads).map_err(|_| Failure::usage("threadcount: at most 65535"))?;
     // Memory for the records that the run may insert.
-    let inserts = if workload.proportions.insert > 0.0 { operations } else { 0 };
-    let size = (arguments.nodes, threads);
+    let inserts = if workload.proportions.insert > 0.0 { workload.operations } else { 0 };
+    let (size, records) = ((arguments.nodes, threads), workload.insert_count + inserts);
     if arguments.by_call {
         check_calls(&workload, arguments.nodes)?;
     }
-    let mut table_cluster =
-        TableCluster::start(&hosts, "ycsb", size, records + inserts, arguments.seed)?;
-    let bar = output.bar("load", records);
-    let load = table_cluster.load(&properties, |more| bar.inc(more))?;
+    let mut table_cluster = TableCluster::start(&hosts, "ycsb", size, records, arguments.seed)?;
+    let volatile = measure(&mut table_cluster, arguments, &properties, output)?;
+    table_cluster.cluster.leave()?;
+    let logged = match arguments.logged {
+        true => {
+            let (what, seed) = ("ycsb-logged", arguments.seed);
+            let mut replicated = ReplicatedTable::start(&hosts, what, size, records, seed)?;
+            let logged = measure(&mut replicated.table, arguments, &properties, output)?;
+            replicated.table.cluster.leave()?;
+            Some(logged)
+        }
+        false => None,
+    };
+    print_figures(&volatile, logged.as_ref(), output);
+    let all: Vec<_> = [&volatile].into_iter().chain(&logged).collect();
+    let judgement = judge(&all);
+    output.value(&Whole { volatile, logged, fabric: hosts.fabric() });
+    judgement
+}
+
+/// Loads the records and runs the workload.
+fn measure(
+    table_cluster: &mut TableCluster,
+    arguments: &BenchYcsb,
+    properties: &str,
+    output: Output,
+) -> Result<TableFigures, Failure> {
+    let workload = workload(properties)?;
+    let bar = output.bar("load", workload.insert_count);
+    let load = table_cluster.load(properties, |more| bar.inc(more))?;
     bar.finish_and_clear();
     if arguments.by_call {
         table_cluster.read_by_calls()?;
     }
-    let bar = output.bar("run", operations);
-    let run = table_cluster.run(&properties, arguments.history.as_deref(), |more| bar.inc(more))?;
+    let bar = output.bar("run", workload.operations);
+    let run = table_cluster.run(properties, arguments.history.as_deref(), |more| bar.inc(more))?;
     bar.finish_and_clear();
-    let nodes: Vec<_> =
-        table_cluster.cluster.stats()?.into_iter().map(|(_, stats)| stats).collect();
-    table_cluster.cluster.leave()?;
+    let nodes = table_cluster.cluster.stats()?.into_iter().map(|(_, stats)| stats).collect();
+    Ok(TableFigures { load, run, nodes })
+}
+
+fn print_figures(volatile: &TableFigures, logged: Option<&TableFigures>, output: Output) {
     let mut table = summary_table();
-    summary_row(&mut table, "load", &load);
-    summary_row(&mut table, "run", &run);
+    summary_row(&mut table, "load", &volatile.load);
+    summary_row(&mut table, "run", &volatile.run);
+    if let Some(logged) = logged {
+        summary_row(&mut table, "load, logged", &logged.load);
+        summary_row(&mut table, "run, logged", &logged.run);
+    }
     output.line(table.text());
-    if let Some(lookups) = &run.lookups {
+    if logged.is_some() {
+        output.line(format!(
+            "logged: {} copies of each node's memory, in another process on this machine; all operations of a node are \
+             durable at its end",
+            ReplicatedTable::COPIES
+        ));
+    }
+    if let Some(lookups) = &volatile.run.lookups {
         output.line(lookups_line(lookups));
     }
-    let wrong = load.wrong + run.wrong;
-    let failed = load.first_error.clone().or_else(|| run.first_error.clone());
-    output.value(&Whole { load, run, nodes, fabric: hosts.fabric() });
+}
+
+/// Checks that no operation failed and no read was wrong.
+fn judge(all: &[&TableFigures]) -> Result<(), Failure> {
+    let summaries = || all.iter().flat_map(|figures| [&figures.load, &figures.run]);
+    let wrong: u64 = summaries().map(|summary| summary.wrong).sum();
     if wrong > 0 {
         return Err(Failure::check(format!("{wrong} reads found a value that was never written")));
     }
-    match failed {
+    match summaries().find_map(|summary| summary.first_error.as_ref()) {
         Some(first) => Err(Failure::check(format!("operations failed, the first: {first}"))),
         None => Ok(()),
     }

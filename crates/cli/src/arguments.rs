@@ -582,6 +582,7 @@ Examples:
   farside bench ycsb --workload a --operations 10000 --history history.jsonl
   farside bench ycsb --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
   farside bench ycsb --workload c --by-call
+  farside bench ycsb --workload a --logged
 
 The history has one JSON object per line: process, operation, key, value, invocation and return time in ns
 of one clock, outcome. The histories of the nodes are merged even if the run fails. An operation that was in
@@ -612,6 +613,9 @@ pub(crate) struct BenchYcsbArguments {
     /// Read with one remote memory call at the home of the bucket; counts reads that cannot
     #[arg(long)]
     by_call: bool,
+    /// Measure a table in memory that survives too: nodes with two copies of their memory in this process
+    #[arg(long, conflicts_with_all = ["on", "history", "by_call"])]
+    logged: bool,
     /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -737,7 +741,7 @@ convert! {
     EffortArguments => Effort { only, windows }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }
     BenchYcsbArguments => BenchYcsb {
-        workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
+        workload, properties, nodes, threads, records, operations, history, by_call, logged, seed, places,
     }
 }
 

@@ -413,9 +413,38 @@ fn process_demo_prints_what_volatile_and_replicated_memory_lose() {
         ("300", &["300", "0", "0", "0"].map(str::to_owned)[..])
     );
     assert_ne!(volatile[5], "0", "{shown}");
-    for words in ["in another process on this machine", "in its place", "at the same address"] {
+    for words in [
+        "in another process on this machine",
+        "in its place",
+        "at the same address",
+        "all bytes unchanged",
+    ] {
         assert!(shown.contains(words), "{shown}");
     }
+}
+
+#[test]
+fn process_ycsb_measures_logged_memory_beside_volatile_memory() {
+    let size = ["--nodes", "2", "--records", "300", "--operations", "900"];
+    let bench =
+        |more: &[&str]| output(&[], &[&["--json", "bench", "ycsb"], &size[..], more].concat());
+    let found = bench(&["--logged"]);
+    assert!(found.status.success(), "{}", text(&found.stderr));
+    let found = json(&text(&found.stdout));
+    for table in [&found, &found["logged"]] {
+        assert_eq!(
+            (&table["load"]["operations"], &table["load"]["errors"]),
+            (&300.into(), &0.into())
+        );
+        assert_eq!(
+            (&table["run"]["operations"], &table["run"]["errors"]),
+            (&900.into(), &0.into())
+        );
+        assert_eq!(table["nodes"].as_array().unwrap().len(), 2);
+    }
+    assert!(json(&text(&bench(&[]).stdout)).get("logged").is_none());
+    assert_eq!(bench(&["--logged", "--fabric", "verbs"]).status.code(), Some(2));
+    assert_eq!(bench(&["--logged", "--on", "127.0.0.1:1"]).status.code(), Some(2));
 }
 
 #[test]

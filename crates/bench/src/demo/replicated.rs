@@ -1,6 +1,6 @@
 //! The second part: the same table in memory that survives. A killed node returns with all of its records.
 
-use super::{Demo, error_count, found, judge_workloads, verify, work};
+use super::parts::{error_count, found, judge_workloads, verify, work};
 use crate::ycsb::{ReplicatedTable, Restarted, core};
 use farside_apps::ycsb::CoreWorkload;
 use farside_command::failure::Failure;
@@ -44,11 +44,16 @@ fn records_of(records: u64) -> u64 {
     (records / 10).clamp(RECORDS_MIN, RECORDS_MAX).min(records)
 }
 
-/// Runs this part.
-pub(super) fn run(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Replicated, Failure> {
-    let (records, nodes) = (records_of(arguments.records), arguments.nodes.min(NODES_MAX));
-    let operations = arguments.operations.min(records);
-    let size = (nodes, arguments.threads);
+/// Runs this part, for the records, operations, nodes and threads of the first one.
+pub(super) fn run(
+    hosts: &Hosts,
+    (records, operations): (u64, u64),
+    (nodes, threads): (u16, u16),
+    output: Output,
+) -> Result<Replicated, Failure> {
+    let (records, nodes) = (records_of(records), nodes.min(NODES_MAX));
+    let operations = operations.min(records);
+    let size = (nodes, threads);
     let mut replicated = ReplicatedTable::start(hosts, "demo-replicated", size, records, 1)?;
     let copies = ReplicatedTable::COPIES;
     output.line(format!(
@@ -68,7 +73,9 @@ pub(super) fn run(arguments: &Demo, hosts: &Hosts, output: Output) -> Result<Rep
     tell_restart(&restarted, &root, output);
     let after = verify(&mut replicated.table, &properties, records, output)?;
     let verified_ns = restarted.at.elapsed().as_nanos() as u64;
-    output.line(format!("node {} returned:  {}", restarted.nodes[1], found(&after)));
+    let unchanged = if before.digest == after.digest { "unchanged" } else { "CHANGED" };
+    let node = restarted.nodes[1];
+    output.line(format!("node {node} returned: {}; all bytes {unchanged}", found(&after)));
     let since = time(verified_ns as f64);
     output.line(format!("all records read and checked {since} after the kill"));
     replicated.table.cluster.leave()?;
@@ -124,13 +131,18 @@ pub(super) fn judge(results: &Replicated) -> Result<(), Failure> {
             found(after)
         )));
     }
+    if before.digest != after.digest {
+        return Err(Failure::check(format!(
+            "memory with copies: after the return of node {killed} records have earlier values"
+        )));
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::verified;
     use super::*;
+    use crate::demo::parts::tests::verified;
     use farside_launcher::worker::Ran;
 
     fn results(after: Verified) -> Replicated {
@@ -160,6 +172,7 @@ mod tests {
             verified(99, 1, 0, 0),
             verified(99, 0, 0, 0),
             verified(101, 0, 0, 0),
+            Verified { digest: 99, ..whole() },
         ] {
             assert!(judge(&results(after.clone())).is_err(), "{after:?}");
         }

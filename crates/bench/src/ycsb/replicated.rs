@@ -3,7 +3,7 @@
 //! The copies are in another process than the node, so a killed node loses nothing, and in one process of one machine, so
 //! that the loss of this machine would lose all. Of a copy, memory is taken where the node's log is written.
 
-use super::{RECORD_BYTES, TableCluster, spin_ns};
+use super::table_cluster::{RECORD_BYTES, TableCluster, spin_ns};
 use farside::GlobalAddress;
 use farside::fabrics::{self, Fabric};
 use farside::onesided::{LendOptions, MemoryServer, RegionKind};

@@ -10,6 +10,7 @@ use farside_command::host_fabric::HostSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -403,14 +404,25 @@ pub struct Verified {
     pub missing: u64,
     /// Records whose read failed, by the name of the error.
     pub errors: BTreeMap<String, u64>,
+    /// Digest of the keys and values that were found: equal for equal records, in whichever order they were read.
+    #[serde(default)]
+    pub digest: u64,
 }
 
 impl Verified {
+    /// Adds a record to the digest.
+    pub(super) fn digest(&mut self, key: &[u8], value: &[u8]) {
+        let mut hasher = DefaultHasher::new();
+        (key, value).hash(&mut hasher);
+        self.digest = self.digest.wrapping_add(hasher.finish());
+    }
+
     /// Adds both.
     pub fn and(mut self, other: Self) -> Self {
         self.right += other.right;
         self.wrong += other.wrong;
         self.missing += other.missing;
+        self.digest = self.digest.wrapping_add(other.digest);
         add(&mut self.errors, other.errors);
         self
     }
@@ -493,6 +505,22 @@ mod tests {
         for (bytes, line) in [(&b"a/b"[..], "\"a/b\""), (b"caf\xe9", "[99,97,102,233]")] {
             assert_eq!(serde_json::to_string(&path(bytes)).unwrap(), line);
             assert_eq!(serde_json::from_str::<WirePath>(line).unwrap(), path(bytes));
+        }
+    }
+
+    #[test]
+    fn digest_depends_on_records_and_not_on_their_order() {
+        let of = |records: &[[&str; 2]]| {
+            let mut found = Verified::default();
+            for [key, value] in records {
+                found.digest(key.as_bytes(), value.as_bytes());
+            }
+            found
+        };
+        let both = of(&[["a", "1"], ["b", "2"]]);
+        assert_eq!(both, of(&[["b", "2"]]).and(of(&[["a", "1"]])));
+        for other in [&[["a", "1"]][..], &[["a", "2"], ["b", "1"]], &[["a1", ""], ["b", "2"]]] {
+            assert_ne!(of(other).digest, both.digest, "{other:?}");
         }
     }
 

@@ -111,7 +111,11 @@ impl Work {
                 continue;
             }
             workload.key(number, &mut key);
-            match table.get(&key, &mut record) {
+            let read = table.get(&key, &mut record);
+            if matches!(read, Ok(true)) {
+                found.digest(&key, &record);
+            }
+            match read {
                 Ok(true) if records.verify(&key, &record, None) => found.right += 1,
                 Ok(true) => found.wrong += 1,
                 Ok(false) => found.missing += 1,
