@@ -466,6 +466,24 @@ fn process_interrupt_during_work_leaves_no_process() {
 }
 
 #[test]
+fn process_interrupt_during_the_second_part_leaves_no_process() {
+    let mut demo = farside(&[])
+        .args(["demo", "--records", "2000", "--operations", "2000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("2 copies each")));
+    signal(demo.id(), Signal::INT);
+    assert_eq!(lines.find(|line| line.contains("correct")), None);
+    let mut said = String::new();
+    demo.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(demo.wait().unwrap().code(), Some(130), "{said}");
+}
+
+#[test]
 fn process_history_has_every_operation() {
     let folder = Folder::new();
     let history = folder.file("history", b"");

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Whether a signal has requested the end of the process.
@@ -12,24 +13,43 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// Further signals within this time are treated as duplicates of the first one.
 const DUPLICATE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP. A later one ends the process at once, and so does the first
-/// if `notify` returns false. SIGHUP stays ignored if the process was started so, as by `nohup`.
+/// Reports a signal; false if nothing listens any more.
+type Notify = Box<dyn Fn() -> bool + Send>;
+
+/// What is notified; `None` before the first call of [`watch`].
+static NOTIFIED: Mutex<Option<Vec<Notify>>> = Mutex::new(None);
+
+/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP, as for earlier calls of this function. A later signal ends the
+/// process at once, and so does the first if the latest `notify` returns false. SIGHUP stays ignored if the process was
+/// started so, as by `nohup`.
 pub fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
+    let mut notified = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(notified) = notified.as_mut() {
+        notified.push(Box::new(notify));
+        return Ok(());
+    }
     let failed = |e| Failure::system(format!("signals: {e}"));
     let mut signals =
         Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up())).map_err(failed)?;
+    *notified = Some(vec![Box::new(notify)]);
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
             STOPPING.store(true, Ordering::Release);
             match first {
-                None if notify() => first = Some(Instant::now()),
+                None if notify_all() => first = Some(Instant::now()),
                 Some(first) if first.elapsed() < DUPLICATE_PERIOD => {}
                 _ => std::process::exit(130),
             }
         }
     });
     Ok(())
+}
+
+/// Reports a signal to all; returns whether the latest listens.
+fn notify_all() -> bool {
+    let notified = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    notified.iter().flatten().fold(false, |_, notify| notify())
 }
 
 /// Returns SIGHUP, unless this process was started to ignore it.

@@ -119,9 +119,11 @@ impl ReplicatedTable {
     /// # Errors
     /// Those of a node that joins with a state; those of opening the table.
     pub(crate) fn kill_and_restart(&mut self) -> Result<Restarted, Failure> {
+        let killed = self.root()?.home().0;
         let (cluster, root) = (&mut self.table.cluster, self.table.root);
-        let victim = cluster.workers_count() - 1;
-        let killed = cluster.node(victim);
+        let victim = cluster.living().into_iter().find(|index| cluster.node(*index) == killed);
+        let victim = victim
+            .ok_or_else(|| Failure::system(format!("node {killed} of the root has no worker")))?;
         let at = Instant::now();
         let how = cluster.kill(victim)?;
         cluster.restart(victim, &self.specs[victim])?;
