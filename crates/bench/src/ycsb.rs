@@ -123,8 +123,8 @@ fn print_figures(volatile: &TableFigures, logged: Option<&TableFigures>, output:
     output.line(table.text());
     if logged.is_some() {
         output.line(format!(
-            "logged: {} copies of each node's memory, in another process on this machine; all operations of a node are \
-             durable at its end",
+            "logged: {} copies of each node's memory, in another process on this machine; all operations are \
+             durable at the end of each node's share",
             ReplicatedTable::COPIES
         ));
     }
