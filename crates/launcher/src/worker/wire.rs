@@ -525,6 +525,24 @@ mod tests {
     }
 
     #[test]
+    fn state_of_a_node_reaches_its_configuration() {
+        let volatile = NodeSpec::bench("state", None, None);
+        let line = serde_json::to_string(&volatile).unwrap();
+        assert!(!line.contains("\"state"), "{line}");
+        assert_eq!(serde_json::from_str::<NodeSpec>(&line).unwrap(), volatile);
+        let state_copies = vec!["a".to_owned(), "b".to_owned()];
+        let copied = NodeSpec { state_copies: state_copies.clone(), ..volatile.clone() };
+        let kept = NodeSpec { state: Some(WirePath("folder".into())), ..volatile.clone() };
+        for spec in [&volatile, &copied, &kept] {
+            let line = serde_json::to_string(spec).unwrap();
+            assert_eq!(serde_json::from_str::<NodeSpec>(&line).unwrap(), *spec);
+        }
+        assert_eq!(copied.config().unwrap().state_copies, state_copies);
+        assert_eq!(kept.config().unwrap().state, Some("folder".into()));
+        assert!(volatile.config().unwrap().state.is_none());
+    }
+
+    #[test]
     fn lines_decode_to_the_same_values() {
         let command = Command::Meet { nodes: 3 };
         let line = serde_json::to_string(&command).unwrap();
