@@ -615,7 +615,8 @@ impl Node {
     /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
-        self.shared.core.engine().begin_leave();
+        let timeout = self.shared.core.leave_timeout;
+        self.shared.core.engine().begin_leave(timeout);
         Leaving { shared: self.shared }
     }
 }
@@ -623,7 +624,8 @@ impl Node {
 impl NodeShared {
     fn leave(&self) -> Result<Departure, Error> {
         if self.core.drive == Drive::Threads && !self.is_closed() {
-            self.core.with_engine(Engine::begin_leave);
+            let timeout = self.core.leave_timeout;
+            self.core.with_engine(|engine| engine.begin_leave(timeout));
             return self.wait_until_left();
         }
         self.close();

@@ -1,14 +1,18 @@
 //! Leaving a cluster: a node hands over what it holds of other homes before it leaves.
 //!
-//! 1. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
+//! 1. **Unlock.** If this home will return with its memory, it waits until its locks are unlocked, while it serves its
+//!    memory as before: only requests for locks are refused, with `HomeAway`, of sessions that hold none. Locks that are
+//!    held after half of the leave's timeout end with it.
+//! 2. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
 //!    writes among them. Every cached line is returned to its home. Then nothing hits any more, and
 //!    sessions release their locks.
-//! 2. **Flush.** Every message of step 1 has been posted. A queue that was once seen empty counts as
+//! 3. **Flush.** Every message of step 2 has been posted. A queue that was once seen empty counts as
 //!    flushed: after that, this node sends only answers as a home, which end with it.
-//! 3. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed all
+//! 4. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed all
 //!    earlier messages, and sends `Left`.
 //!
-//! The memory that this node is home of stays accessible until step 3 ends, and is gone then.
+//! The memory that this node is home of stays accessible until step 4 ends, and is gone then. New operations
+//! of this node's own sessions are refused from step 1 on, except unlocking.
 
 use super::Engine;
 use crate::ErrorCode;
@@ -18,6 +22,7 @@ use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::member;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Lines that only operations hold are returned nevertheless after this time. No operation that a thread
 /// drives holds lines for so long; one with a forgotten future holds them until its session's next call.
@@ -28,6 +33,8 @@ const EVICT_EVERY_NS: u64 = 1_000_000;
 /// A leave in progress.
 #[derive(Debug, Default)]
 pub(crate) struct LeaveProgress {
+    /// When locks that are held end nevertheless; `None` once the leave does not wait for them.
+    locks_end_ns: Option<u64>,
     /// Members to which all messages of this node's own operations have been posted.
     flushed: NodeSet,
     /// The time of the last round of evictions.
@@ -43,13 +50,22 @@ pub(crate) struct LeaveProgress {
 }
 
 impl Engine {
-    /// Starts the leave; [`poll`](Self::poll) continues it. Does nothing if it was started before.
-    pub(crate) fn begin_leave(&mut self) {
+    /// Starts a leave that may take this time; [`poll`](Self::poll) continues it. Does nothing if it was started before.
+    pub(crate) fn begin_leave(&mut self, timeout: Duration) {
         if self.leaving.is_some() || self.closed_with.is_some() {
             return;
         }
-        self.leaving = Some(LeaveProgress::default());
+        let mut leave = LeaveProgress::default();
+        let keeps_state = self.keeps_state();
+        if keeps_state {
+            let patience_ns = u64::try_from(timeout.as_nanos() / 2).unwrap_or(u64::MAX);
+            leave.locks_end_ns = Some(self.links.now_ns().saturating_add(patience_ns));
+        }
+        self.leaving = Some(leave);
         self.fail_away();
+        if keeps_state {
+            self.drain_locks();
+        }
     }
 
     /// Ends all hits, then releases all locks and lock requests of sessions: in this order, because a
@@ -83,6 +99,9 @@ impl Engine {
 
     /// Continues a leave without waiting.
     pub(crate) fn step_leave(&mut self) {
+        if self.awaits_locks() {
+            return;
+        }
         let Some(mut leave) = self.leaving.take() else {
             return;
         };
@@ -97,6 +116,26 @@ impl Engine {
         if announces {
             self.member_own(member::MemberEvent::Leave);
         }
+    }
+
+    /// Whether a leave waits for locks of this home.
+    pub(super) fn awaits_unlocks(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leave| leave.locks_end_ns.is_some())
+    }
+
+    /// Whether locks of this home are held, and the leave still waits for them.
+    fn awaits_locks(&mut self) -> bool {
+        let Some(end_ns) = self.leaving.as_ref().and_then(|leave| leave.locks_end_ns) else {
+            return false;
+        };
+        if self.links.now_ns() < end_ns && !self.has_no_lock_held() {
+            return true;
+        }
+        if let Some(leave) = self.leaving.as_mut() {
+            leave.locks_end_ns = None;
+        }
+        self.stop_locking();
+        false
     }
 
     /// Whether no operation of this node is in flight and it holds no line of another home. Evicts what can

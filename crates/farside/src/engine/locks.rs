@@ -66,8 +66,10 @@ impl Engine {
         slots: &SessionSlots,
         request: LockRequest,
     ) -> Option<Result<Grant, ErrorCode>> {
-        let leaving = self.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
-        if let Some(code) = self.refusal().or(leaving) {
+        let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
+        // A leave waits for the locks of this home; those of other homes end with it.
+        let leaves = self.leaving.is_some() && !(unlocks && self.awaits_unlocks());
+        if let Some(code) = self.refusal().or(leaves.then_some(ErrorCode::NodeClosed)) {
             self.call_in_loans();
             return Some(Err(code));
         }
@@ -81,10 +83,10 @@ impl Engine {
         }
         let (here, session) = (self.lock_here(request.line), slots.session);
         self.locks.awaited = Some((operation, None));
-        self.lock_own(LockEvent::Issue { operation, session, request, here });
+        let on_loan = slots.locks.on_loan() > 0;
+        self.lock_own(LockEvent::Issue { operation, session, request, here, on_loan });
         slots.locks.set_machine(self.locks.machine.locks_of(session));
         let outcome = self.locks.awaited.take().and_then(|(_, outcome)| outcome);
-        let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
         if unlocks && matches!(outcome, Some(Ok(_))) {
             self.lend(request.line);
         }
@@ -198,7 +200,9 @@ impl Engine {
                 self.call_in_loan(message.line());
                 self.locks.cells.dispute(message.line());
             }
-            LockEvent::NodeDead { .. } => self.call_in_loans(),
+            LockEvent::NodeDead { .. } | LockEvent::Drain | LockEvent::CloseHome => {
+                self.call_in_loans();
+            }
             LockEvent::Close { .. } | LockEvent::NodeAdmitted { .. } => {}
         }
         let mut effects = std::mem::take(&mut self.locks.effects);
@@ -215,7 +219,11 @@ impl Engine {
                 LockEffect::Unlocked { operation } => {
                     self.lock_ended(operation, Ok(Grant::default()))
                 }
-                LockEffect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
+                LockEffect::Failed { operation, code } => {
+                    let leaves = self.leaving.is_some() && code == ErrorCode::HomeAway;
+                    let code = if leaves { ErrorCode::NodeClosed } else { code };
+                    self.lock_ended(operation, Err(code));
+                }
                 LockEffect::Cancelled { operation } => {
                     let code = match self.leaving {
                         Some(_) => ErrorCode::NodeClosed,
@@ -267,6 +275,21 @@ impl Engine {
         self.lock_own(LockEvent::Close { session: slots.session });
     }
 
+    /// Grants locks of this home to their holders only: it leaves, and waits until no lock is held.
+    pub(super) fn drain_locks(&mut self) {
+        self.lock_own(LockEvent::Drain);
+    }
+
+    /// Grants no lock of this home any more.
+    pub(super) fn stop_locking(&mut self) {
+        self.lock_own(LockEvent::CloseHome);
+    }
+
+    /// Whether no lock of this home is held.
+    pub(super) fn has_no_lock_held(&self) -> bool {
+        self.locks.machine.is_home_unused()
+    }
+
     /// Ends the locks of a dead node.
     pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
         let left = self.membership.machine().has_left(node);
@@ -301,7 +324,8 @@ impl Engine {
                 let action = Action::Undo(ask.mode());
                 let request = LockRequest { action, ..request };
                 let here = self.lock_here(request.line);
-                self.lock_own(LockEvent::Issue { operation, session, request, here });
+                let event = LockEvent::Issue { operation, session, request, here, on_loan: false };
+                self.lock_own(event);
             }
             _ if granted => {}
             _ => self.lock_own(LockEvent::Cancel { operation, session, line: request.line }),

@@ -16,6 +16,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> bool {
         let (at, range) = (issued.request.line, issued.request.range);
+        let is_open = self.is_open();
         let Ask::Lock { mode, .. } = ask else {
             return false;
         };
@@ -23,11 +24,12 @@ impl Locks {
             return false;
         };
         let (next, bytes) = match &mut line.authority {
-            Authority::Home => (&mut self.token_next, issued.here.bytes),
+            Authority::Home if is_open => (&mut self.token_next, issued.here.bytes),
             Authority::Delegate { next, end, .. } if *end - *next > TOKENS_LOW => {
                 (next, line.bytes)
             }
-            Authority::Delegate { .. }
+            Authority::Home
+            | Authority::Delegate { .. }
             | Authority::Away { .. }
             | Authority::Recalling { .. }
             | Authority::Elsewhere { .. } => return false,

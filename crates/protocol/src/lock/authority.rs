@@ -43,14 +43,17 @@ impl Locks {
 
     /// Sends a request of this node to the home.
     pub(super) fn ask_home(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
-        let Waiter { range, ask, session, ticket, birth, .. } = waiter;
-        let message = LockMessage::Request { line: at, range, ask, session, ticket, birth };
+        let Waiter { range, ask, session, ticket, birth, holds, .. } = waiter;
+        let message = LockMessage::Request { line: at, range, ask, session, ticket, birth, holds };
         self.line(at).limbo.push_back(waiter);
         effects.push(LockEffect::Send { to: at.home(), message });
     }
 
     /// Handles a request at the authority.
     pub(super) fn arrive(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
+        if self.refuses(at, &waiter) {
+            return self.refuse(at, &waiter, ErrorCode::HomeAway, effects);
+        }
         let rules = self.rules;
         let line = self.line(at);
         match line.admit(rules, &waiter) {
@@ -151,6 +154,9 @@ impl Locks {
 
     /// Makes `node`, just granted `token`, the delegate if it qualifies, and returns the delegation.
     fn delegate(&mut self, at: LineAddress, node: NodeId, token: Token) -> Option<Delegation> {
+        if !self.is_open() {
+            return None;
+        }
         let after = self.limits.delegate_after;
         let line = self.line(at);
         let alone = line.authority == Authority::Home

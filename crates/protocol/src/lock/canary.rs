@@ -70,5 +70,9 @@ farside_base::mutants! {
         DeadDelegateUnmarked,
         /// A grant that reports a dead holder is undone or cancelled, and the next holder is not notified.
         UndoneTellsNobody,
+        /// A home that leaves grants the requests that wait in its queues.
+        DrainGrantsQueue,
+        /// A home leaves while a lock of it is held.
+        DrainEndsHeld,
     }
 }

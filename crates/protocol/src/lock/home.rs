@@ -55,8 +55,9 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         match message {
-            LockMessage::Request { range, ask, session, ticket, birth, .. } => {
-                let waiter = asked(from, at, session, range, ask, ticket, birth, 0)?;
+            LockMessage::Request { range, ask, session, ticket, birth, holds, .. } => {
+                let waiter = asked(from, at, session, range, ask, ticket, birth)?;
+                let waiter = Waiter { holds, ..waiter };
                 self.request(from, at, waiter, here, effects)
             }
             LockMessage::Release { token, untold, .. } => {
@@ -66,11 +67,14 @@ impl Locks {
             LockMessage::Offer { number, .. } => self.offer(from, at, number, effects),
             LockMessage::Holder { session, range, mode, token, .. } => {
                 let ask = Ask::Lock { mode, patience: Patience::Wait };
-                let holder = asked(from, at, session, range, ask, Ticket(0), 0, 0)?;
+                let holder = asked(from, at, session, range, ask, Ticket(0), 0)?;
                 self.returned_holder(from, at, &holder, token)
             }
-            LockMessage::Waiter { session, range, ask, ticket, birth, overtaken, .. } => {
-                let waiter = asked(from, at, session, range, ask, ticket, birth, overtaken)?;
+            LockMessage::Waiter {
+                session, range, ask, ticket, birth, overtaken, holds, ..
+            } => {
+                let waiter = asked(from, at, session, range, ask, ticket, birth)?;
+                let waiter = Waiter { overtaken, holds, ..waiter };
                 self.returned_waiter(from, at, waiter)
             }
             LockMessage::Returned { number, holders, waiters, .. } => {
@@ -370,6 +374,7 @@ impl Locks {
         if self.line(at).bytes == 0 {
             self.refuse_all(at, effects);
         }
+        self.refuse_waiting(at, effects);
         self.promote(at, effects);
         if !mutant!(self.rules, ReturnNotProbed) {
             let line = self.lines.get(at).expect("the caller found it");
@@ -509,7 +514,6 @@ fn keep_early(early: &mut Vec<Early>, item: Early, bound: usize) -> Step {
 }
 
 /// Builds the waiter for a request of another node's session, if the request is valid.
-#[expect(clippy::too_many_arguments, reason = "the fields of a message, each named at the caller")]
 fn asked(
     from: NodeId,
     at: LineAddress,
@@ -518,7 +522,6 @@ fn asked(
     ask: Ask,
     ticket: Ticket,
     birth: u64,
-    overtaken: u32,
 ) -> Result<Waiter, Violation> {
     if session.node() != from {
         return Err(Violation("for a session of another node"));
@@ -533,7 +536,8 @@ fn asked(
         range,
         ask,
         birth,
-        overtaken,
+        overtaken: 0,
+        holds: false,
         cancelled: false,
         probe: None,
         closed: 0,

@@ -41,12 +41,13 @@ impl Locks {
     pub fn lendable(&self, at: LineAddress) -> Option<Loan> {
         let line = self.lines.get(at).filter(|line| line.lent.is_none() && line.bytes > 0)?;
         let (first, tokens) = match line.authority {
-            Authority::Home => (self.token_next, TOKENS_PER_LOAN),
+            Authority::Home if self.is_open() => (self.token_next, TOKENS_PER_LOAN),
             Authority::Delegate { next, end, offered: false, .. } => {
                 let left = (end - next).saturating_sub(TOKENS_LOW);
                 (next, u32::try_from(left).unwrap_or(u32::MAX).min(TOKENS_PER_LOAN))
             }
-            Authority::Delegate { .. }
+            Authority::Home
+            | Authority::Delegate { .. }
             | Authority::Away { .. }
             | Authority::Recalling { .. }
             | Authority::Elsewhere { .. } => return None,
@@ -115,7 +116,9 @@ impl Locks {
             LockEvent::Cancel { line, .. } | LockEvent::Retire { line } => *line,
             LockEvent::Received { message, .. } => message.line(),
             LockEvent::Close { .. } | LockEvent::NodeAdmitted { .. } => return true,
-            LockEvent::NodeDead { .. } => return self.lent == 0,
+            LockEvent::NodeDead { .. } | LockEvent::Drain | LockEvent::CloseHome => {
+                return self.lent == 0;
+            }
         };
         self.lines.get(at).is_none_or(|line| line.lent.is_none())
     }

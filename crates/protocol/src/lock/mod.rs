@@ -36,6 +36,8 @@
 //! and unlocks fail with `NodeLost`. The next holder of a range that a dead node held for writing is notified: see
 //! `abandoned.rs`.
 //!
+//! **Leaves.** See `closing.rs`: a home that will return with its memory waits until its locks are unlocked.
+//!
 //! **Loans.** See `loan.rs`: an unused line can be lent to the runtime, which grants its locks until an event names
 //! it.
 
@@ -43,6 +45,7 @@ mod abandoned;
 mod alone;
 mod authority;
 mod canary;
+mod closing;
 mod deadlock;
 mod home;
 mod invariants;
@@ -235,7 +238,7 @@ pub struct Probe {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
 pub enum LockMessage {
-    /// Requester to home (class request): a session requests a lock.
+    /// Requester to home (class request): a session requests a lock. `holds`: it holds another one.
     Request {
         line: LineAddress,
         range: Range,
@@ -243,6 +246,7 @@ pub enum LockMessage {
         session: SessionId,
         ticket: Ticket,
         birth: u64,
+        holds: bool,
     },
     /// Requester to home (class request): this lock was released. `untold`: its session never knew of it.
     Release { line: LineAddress, token: Token, untold: bool },
@@ -279,6 +283,7 @@ pub enum LockMessage {
         ticket: Ticket,
         birth: u64,
         overtaken: u32,
+        holds: bool,
     },
     /// Delegate to home (class reply): the delegation is returned, with this many holders and waiters.
     Returned { line: LineAddress, number: Token, holders: u32, waiters: u32 },
@@ -299,8 +304,14 @@ pub enum LockMessage {
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
 pub enum LockEvent {
     /// A session of this node issues a request. Exactly one of `Locked`, `Unlocked`, `Failed` and `Cancelled` follows
-    /// for the operation; `Unlocked` at once.
-    Issue { operation: OperationId, session: SessionId, request: LockRequest, here: Here },
+    /// for the operation; `Unlocked` at once. `on_loan`: the session holds a lock on loan.
+    Issue {
+        operation: OperationId,
+        session: SessionId,
+        request: LockRequest,
+        here: Here,
+        on_loan: bool,
+    },
     /// This operation is cancelled (its future was dropped, or its deadline passed). Ignored if its result was
     /// emitted already: then a lock that it got is held.
     Cancel { operation: OperationId, session: SessionId, line: LineAddress },
@@ -308,6 +319,11 @@ pub enum LockEvent {
     Close { session: SessionId },
     /// An own line is freed: waiting requests fail with `Unallocated`, holders may still unlock.
     Retire { line: LineAddress },
+    /// This home will leave, and return with its memory: grant locks only to sessions that hold some, until
+    /// [`Locks::is_home_unused`]. No loan is outstanding.
+    Drain,
+    /// This home leaves: refuse all requests with `HomeAway`. No loan is outstanding.
+    CloseHome,
     /// A message.
     Received { from: NodeId, message: LockMessage, here: Here },
     /// A node is dead. `left`: its sessions were closed before, so it held no locks.
@@ -329,7 +345,8 @@ pub enum LockEffect {
     Unlocked { operation: OperationId },
     /// The operation failed. `Busy`, `Deadlock`, `UpgradeConflict`: start over, or retry; `NotLocked`, `ZeroSize`,
     /// `OutOfBounds`, `Unallocated`, `ForeignAddress`: fix the caller; `TooManyLocks`, `TooManySessions`: a limit;
-    /// `NodeLost`: the line's home is dead.
+    /// `NodeLost`: the line's home is dead; `HomeAway`: it leaves, request again once it has
+    /// returned.
     Failed { operation: OperationId, code: ErrorCode },
     /// The operation was cancelled, or its session closed.
     Cancelled { operation: OperationId },

@@ -1,6 +1,7 @@
 //! The lock machine, and the requests of its own sessions.
 
 use super::canary::mutant;
+use super::closing::HomeService;
 use super::line::{LineLocks, RequestKey, Rules, Waiter};
 use super::waits::{Abort, LockSession};
 use super::{
@@ -30,6 +31,7 @@ pub(super) struct Deferred {
     pub(super) session: SessionId,
     pub(super) request: LockRequest,
     pub(super) here: Here,
+    pub(super) on_loan: bool,
 }
 
 /// The locks of one node: as home, as requester and as delegate. The machine does not know bytes, fences, time or
@@ -67,6 +69,8 @@ pub struct Locks {
     pub(super) listed: u32,
     /// The number of lent lines, which are not in that list.
     pub(super) lent: u32,
+    /// Which requests this home grants.
+    pub(super) service: HomeService,
 }
 
 /// The limits used by this machine.
@@ -108,6 +112,7 @@ impl Locks {
             oldest: None,
             listed: 0,
             lent: 0,
+            service: HomeService::Open,
         }
     }
 
@@ -126,9 +131,9 @@ impl Locks {
     pub fn step(&mut self, event: LockEvent, effects: &mut Effects) -> Step {
         debug_assert!(self.allows(&event), "a loan that should have ended: {event:?}");
         match event {
-            LockEvent::Issue { operation, session, request, here } => {
+            LockEvent::Issue { operation, session, request, here, on_loan } => {
                 self.check_own(session)?;
-                self.issue(Deferred { operation, session, request, here }, effects);
+                self.issue(Deferred { operation, session, request, here, on_loan }, effects);
             }
             LockEvent::Cancel { operation, session, line } => {
                 self.check_own(session)?;
@@ -139,6 +144,8 @@ impl Locks {
                 self.close(session, effects);
             }
             LockEvent::Retire { line } => self.retire(line, effects),
+            LockEvent::Drain => self.serve(HomeService::Draining, effects),
+            LockEvent::CloseHome => self.serve(HomeService::Closed, effects),
             LockEvent::Received { from, message, here } => {
                 if self.dead.contains(from) {
                     return Ok(());
@@ -209,7 +216,7 @@ impl Locks {
 
     /// Starts a request: decides it here, or sends it to the home.
     fn start(&mut self, issued: Deferred, ask: Ask, effects: &mut Effects) {
-        let Deferred { operation, session, request, here } = issued;
+        let Deferred { operation, session, request, here, on_loan } = issued;
         let LockRequest { line: at, range, .. } = request;
         let birth = match self.refusal(request, here) {
             Some(code) => Err(code),
@@ -227,6 +234,7 @@ impl Locks {
             ask,
             birth,
             overtaken: 0,
+            holds: on_loan || self.holds_others(session),
             cancelled: false,
             probe: None,
             closed: 0,

@@ -233,9 +233,17 @@ impl Locks {
         }
         let waiters = line.queue.len() as u32;
         for waiter in &mut line.queue {
-            let Waiter { session, range, ask, ticket, birth, overtaken, .. } = *waiter;
-            let message =
-                LockMessage::Waiter { line: at, session, range, ask, ticket, birth, overtaken };
+            let Waiter { session, range, ask, ticket, birth, overtaken, holds, .. } = *waiter;
+            let message = LockMessage::Waiter {
+                line: at,
+                session,
+                range,
+                ask,
+                ticket,
+                birth,
+                overtaken,
+                holds,
+            };
             effects.push(LockEffect::Send { to, message });
             (waiter.overtaken, waiter.probe) = (0, None);
             (waiter.closed, waiter.seen) = (0, Vec::new());

@@ -72,9 +72,10 @@ impl LockMessage {
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
-            Self::Request { line, range, ask, session, ticket, birth } => {
+            Self::Request { line, range, ask, session, ticket, birth, holds } => {
                 let writer = put_range(put_line(writer, REQUEST, line), range);
-                writer.u8(ask_bits(ask)).u64(session.0).u64(ticket.0).u64(birth)
+                let writer = writer.u8(ask_bits(ask)).u64(session.0).u64(ticket.0);
+                writer.u64(birth).u8(holds.into())
             }
             Self::Release { line, token, untold } => {
                 put_line(writer, RELEASE, line).u64(token.0).u8(untold.into())
@@ -99,9 +100,10 @@ impl LockMessage {
                 let writer = put_line(writer, HOLDER, line).u64(session.0);
                 put_range(writer, range).u8(mode_bits(mode)).u64(token.0)
             }
-            Self::Waiter { line, session, range, ask, ticket, birth, overtaken } => {
+            Self::Waiter { line, session, range, ask, ticket, birth, overtaken, holds } => {
                 let writer = put_range(put_line(writer, WAITER, line).u64(session.0), range);
-                writer.u8(ask_bits(ask)).u64(ticket.0).u64(birth).u32(overtaken)
+                let writer = writer.u8(ask_bits(ask)).u64(ticket.0).u64(birth);
+                writer.u32(overtaken).u8(holds.into())
             }
             Self::Returned { line, number, holders, waiters } => {
                 put_line(writer, RETURNED, line).u64(number.0).u32(holders).u32(waiters)
@@ -141,7 +143,8 @@ impl LockMessage {
             REQUEST => {
                 let (range, ask) = (take_range(reader)?, take_ask(reader)?);
                 let (session, ticket) = (SessionId(reader.u64()?), Ticket(reader.u64()?));
-                Self::Request { line, range, ask, session, ticket, birth: reader.u64()? }
+                let (birth, holds) = (reader.u64()?, take_flag(reader)?);
+                Self::Request { line, range, ask, session, ticket, birth, holds }
             }
             RELEASE => {
                 let token = Token(reader.u64()?);
@@ -191,7 +194,8 @@ impl LockMessage {
                 let (session, range) = (SessionId(reader.u64()?), take_range(reader)?);
                 let (ask, ticket) = (take_ask(reader)?, Ticket(reader.u64()?));
                 let (birth, overtaken) = (reader.u64()?, reader.u32()?);
-                Self::Waiter { line, session, range, ask, ticket, birth, overtaken }
+                let holds = take_flag(reader)?;
+                Self::Waiter { line, session, range, ask, ticket, birth, overtaken, holds }
             }
             RETURNED => {
                 let number = Token(reader.u64()?);

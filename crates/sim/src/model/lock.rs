@@ -730,7 +730,11 @@ impl System {
 
     fn issue(&mut self, at: usize, operation: OperationId, request: LockRequest) {
         let (session, here) = (self.id(at), Here { bytes: 64 });
-        self.step(self.node_of(at), LockEvent::Issue { operation, session, request, here });
+        let on_loan = self.is_on_loan(at);
+        self.step(
+            self.node_of(at),
+            LockEvent::Issue { operation, session, request, here, on_loan },
+        );
     }
 
     fn unlock(&mut self, at: usize, held: usize, undo: bool) {
@@ -753,6 +757,7 @@ impl System {
             session: id,
             request,
             here: Here { bytes: 64 },
+            on_loan: false,
         };
         self.unlocking = Some(event_operation);
         self.step(node, event);

@@ -513,7 +513,7 @@ impl Engine {
 
     /// Whether this home has state and leaves: what it would log now might not be answered any more.
     fn keeps_and_leaves(&self) -> bool {
-        self.is_leaving() && self.keeps_state()
+        self.is_leaving() && self.keeps_state() && !self.awaits_unlocks()
     }
 
     /// Announces the free memory of this node, which is ready now, and performs the early requests.

@@ -124,6 +124,7 @@ fn messages_of_a_dead_node_are_ignored(setup: ScenarioSetup) {
         session: session(1, 1),
         ticket: farside_base::Ticket(1),
         birth: 1,
+        holds: false,
     };
     cluster.kill(1);
     assert_eq!(cluster.forge(1, 0, request), Ok(()));

@@ -72,7 +72,7 @@ fn a_session_of_another_node_is_a_violation(setup: ScenarioSetup) {
     let (operation, session) = (OperationId(1), session(1, 1));
     let request = LockRequest { line: line(0, 0), range: ALL, action: lock(W) };
     let events = [
-        LockEvent::Issue { operation, session, request, here: Here { bytes: 64 } },
+        LockEvent::Issue { operation, session, request, here: Here { bytes: 64 }, on_loan: false },
         LockEvent::Cancel { operation, session, line: line(0, 0) },
         LockEvent::Close { session },
     ];
@@ -83,7 +83,8 @@ fn a_session_of_another_node_is_a_violation(setup: ScenarioSetup) {
 
 fn request(at: LineAddress, range: Range, session: SessionId, ticket: u64) -> LockMessage {
     let ask = Ask::Lock { mode: W, patience: Patience::Wait };
-    LockMessage::Request { line: at, range, ask, session, ticket: Ticket(ticket), birth: 1 }
+    let (ticket, birth, holds) = (Ticket(ticket), 1, false);
+    LockMessage::Request { line: at, range, ask, session, ticket, birth, holds }
 }
 
 fn a_request_must_be_sound(setup: ScenarioSetup) {
@@ -222,6 +223,7 @@ fn a_delegation_must_be_recalled_and_returned_in_step(setup: ScenarioSetup) {
         ticket: Ticket(ticket),
         birth: 1,
         overtaken: 0,
+        holds: false,
     };
     let number = Token(2);
     let returned =

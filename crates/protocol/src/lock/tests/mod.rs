@@ -3,6 +3,7 @@
 
 extern crate std;
 
+mod closing;
 mod deadlock;
 mod death;
 mod delegation;
@@ -187,7 +188,8 @@ impl LockNetwork {
         }
         let here = self.here();
         let operation_id = OperationId(operation);
-        let event = LockEvent::Issue { operation: operation_id, session, request, here };
+        let event =
+            LockEvent::Issue { operation: operation_id, session, request, here, on_loan: false };
         self.step(session.node().0, event).unwrap();
         operation
     }

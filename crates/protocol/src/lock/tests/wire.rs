@@ -40,7 +40,7 @@ pub(super) fn any_message(numbers: &mut Random, line: LineAddress) -> LockMessag
     let delegation = (numbers.below(2) == 0).then_some(Delegation { tokens: holders, bytes });
     let flag = numbers.below(2) == 0;
     match numbers.below(16) {
-        0 => LockMessage::Request { line, range, ask, session, ticket, birth },
+        0 => LockMessage::Request { line, range, ask, session, ticket, birth, holds: flag },
         1 => LockMessage::Release { line, token, untold: flag },
         2 => LockMessage::Aborted { line, number: birth },
         3 => LockMessage::Cancel { line, ticket },
@@ -51,7 +51,16 @@ pub(super) fn any_message(numbers: &mut Random, line: LineAddress) -> LockMessag
         8 => LockMessage::Cancelled { line, ticket },
         9 => LockMessage::Moved { line, ticket },
         10 => LockMessage::Holder { line, session, range, mode, token },
-        11 => LockMessage::Waiter { line, session, range, ask, ticket, birth, overtaken: start },
+        11 => LockMessage::Waiter {
+            line,
+            session,
+            range,
+            ask,
+            ticket,
+            birth,
+            overtaken: start,
+            holds: flag,
+        },
         12 => LockMessage::Returned { line, number, holders, waiters },
         13 => LockMessage::Probe { line, token, probe },
         14 => LockMessage::Visit { line, ticket, probe },

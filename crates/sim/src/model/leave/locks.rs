@@ -153,7 +153,9 @@ impl LockWorld {
         let range = Range { start: 0, bytes: 8 };
         let request = LockRequest { line: line(), range, action };
         let session = SessionId::new(NodeId(node), 0);
-        self.step(node, LockEvent::Issue { operation, session, request, here: Self::here(node) });
+        let here = Self::here(node);
+        let event = LockEvent::Issue { operation, session, request, here, on_loan: false };
+        self.step(node, event);
     }
 
     pub(super) fn apply(&mut self, action: LeaveLocksAction) {

@@ -71,7 +71,7 @@ impl System {
             }
             LockEvent::Close { session } => self.end_loans_of(node, *session),
             LockEvent::NodeAdmitted { .. } => {}
-            LockEvent::NodeDead { .. } => {
+            LockEvent::NodeDead { .. } | LockEvent::Drain | LockEvent::CloseHome => {
                 (0..self.setup.homes.len()).for_each(|line| self.end_loan(node, line));
             }
         }
@@ -85,6 +85,11 @@ impl System {
                 self.end_loan(node, line);
             }
         }
+    }
+
+    /// Whether a session holds a lock on loan.
+    pub(super) fn is_on_loan(&self, at: usize) -> bool {
+        self.lent.values().any(|lent| lent.held.is_some_and(|(holder, _)| holder == at))
     }
 
     /// Locks on loan, if possible, and returns the token.
