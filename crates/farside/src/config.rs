@@ -115,12 +115,14 @@ pub struct Config {
     /// the copies (two of three), the node also goes on without those that are lost, with as many as that.
     pub state_copies_min: Option<usize>,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
-    /// all accesses, allocations, names, and the forms of locking that wait. What was locked there is not locked any more.
+    /// all accesses, allocations, names, and the forms of locking that wait. What was locked there when it crashed is not locked any more; a node that leaves
+    /// waits for its locks.
     pub return_timeout_ns: u64,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
-    /// as long as the removal of a silent member takes, and at least 5 s.
+    /// as long as the removal of a silent member takes, and at least 5 s. A node with state waits for half of it until what
+    /// is locked there is unlocked; locks that are still held end then.
     pub leave_timeout_ns: Option<u64>,
 }
 

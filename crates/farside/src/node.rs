@@ -595,14 +595,15 @@ impl Node {
     ///
     /// *Guarantees*: all writes by sessions of this node to memory of other homes, including asynchronous
     /// ones, are complete. Locks of this node's sessions are released. Other nodes get
-    /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: its lines are
-    /// taken back and logged first. Sessions of this node fail with `NodeClosed` from
+    /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: what is
+    /// locked there is unlocked, and its lines are taken back and logged first. Sessions of this node fail with `NodeClosed` from
     /// the call on; operations in flight complete first. Nodes that leave at the same time do not wait for
     /// each other's memory.
     ///
     /// *Blocks* until every other node has processed this node's messages: two round trips, and one for the
     /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation with a forgotten future that
-    /// holds lines costs 0.1 s. A clone that calls it after another does nothing.
+    /// holds lines costs 0.1 s. A node with state waits for half of the timeout until what is locked there, also by
+    /// its own sessions, is unlocked; other sessions wait for its return. A clone that calls it after another does nothing.
     ///
     /// # Errors
     /// `TimedOut` if a home did not take its lines back in time, or a member did not answer; `NodeClosed`

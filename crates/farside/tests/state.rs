@@ -287,6 +287,146 @@ fn use_words(session: &mut Session, kind: usize, words: &[GlobalAddress; 3]) {
     session.fence().unwrap();
 }
 
+/// Restarts nodes with state one after the other while sessions of two other nodes lock memory of one and of both.
+#[test]
+fn rolling_restart_ends_no_lock() {
+    let (first, second) = (StateFolder::new("locking"), StateFolder::new("locking"));
+    let founder = Node::create(&config("locking", None)).unwrap();
+    let clients = [founder.clone(), Node::join(&config("locking", None)).unwrap()];
+    let kept = [&first, &second].map(|folder| config("locking", Some(&folder.0)));
+    let mut homes = [0, 1].map(|at| Some(Node::join(&kept[at]).unwrap()));
+    let mut session = founder.session().unwrap();
+    let words = homes.each_ref().map(|home| {
+        let words = session.alloc_on(4096, home.as_ref().unwrap().id()).unwrap();
+        [0, 512].map(|offset| words.checked_add(offset).unwrap())
+    });
+    let (ends, uses_made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let counts = std::thread::scope(|scope| {
+        let (ends, uses_made, words) = (&ends, &uses_made, &words);
+        let uses = |client: &Node, kind: usize| {
+            let mut session = client.session().unwrap();
+            scope.spawn(move || {
+                let mut count = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    add_under_locks(&mut session, kind, words);
+                    count += 1;
+                    uses_made.fetch_add(1, Ordering::Relaxed);
+                }
+                (kind, count)
+            })
+        };
+        let users: Vec<_> =
+            clients.iter().flat_map(|node| [0, 1, 2].map(|kind| uses(node, kind))).collect();
+        for round in 0..6 {
+            let before = uses_made.load(Ordering::Relaxed);
+            while uses_made.load(Ordering::Relaxed) < before + 300 {
+                assert!(!users.iter().any(ScopedJoinHandle::is_finished), "a call has failed");
+                std::thread::yield_now();
+            }
+            homes[round % 2].take().unwrap().leave().unwrap();
+            homes[round % 2] = Some(Node::join(&kept[round % 2]).unwrap());
+        }
+        ends.store(true, Ordering::Relaxed);
+        users.into_iter().map(|user| user.join().unwrap()).fold(
+            [0; 3],
+            |mut counts, (kind, count)| {
+                counts[kind] += count;
+                counts
+            },
+        )
+    });
+    let [first, second] = words.map(|at| at.map(|word| session.read_u64(word).unwrap()));
+    assert_eq!([first[0], second[0]], [counts[0], counts[1]]);
+    assert_eq!([first[1], second[1]], [counts[2]; 2]);
+}
+
+/// Adds one to a word of the first home, of the second, or of each, under its lock.
+fn add_under_locks(session: &mut Session, kind: usize, words: &[[GlobalAddress; 2]; 2]) {
+    let add = |session: &mut Session, word| {
+        let count = session.read_u64(word).unwrap();
+        session.write_u64(word, count + 1).unwrap();
+    };
+    match kind {
+        0 | 1 => {
+            let word = words[kind][0];
+            let mut guard = session.lock_write(word, 8).unwrap();
+            add(&mut guard, word);
+            guard.unlock().unwrap();
+        }
+        _ => {
+            let [one, other] = words.map(|at| at[1]);
+            let mut guard = session.lock_write(one, 8).unwrap();
+            add(&mut guard, one);
+            let mut nested = guard.lock_write(other, 8).unwrap();
+            add(&mut nested, other);
+            nested.unlock().unwrap();
+            guard.unlock().unwrap();
+        }
+    }
+}
+
+/// A leave waits for what is locked at the node, and serves the holders; others wait for its return.
+#[test]
+fn leave_waits_for_locks_and_serves_their_holders() {
+    let folder = StateFolder::new("holders");
+    let founder = Node::create(&config("holders", None)).unwrap();
+    let kept = config("holders", Some(&folder.0)).leave_timeout_ns(Some(600_000_000_000));
+    let home = Node::join(&kept).unwrap();
+    let [mut holder, mut other] = [(); 2].map(|()| founder.session().unwrap());
+    let words = holder.alloc_on(4096, home.id()).unwrap();
+    let [one, two, three] = [0, 1024, 2048].map(|offset| words.checked_add(offset).unwrap());
+    let mut at_home = home.session().unwrap();
+    at_home.lock_write(three, 8).unwrap().keep();
+    let mut held = holder.lock_read(one, 8).unwrap();
+    std::thread::scope(|scope| {
+        let leave = scope.spawn(move || home.leave().unwrap());
+        let drains = loop {
+            match other.try_lock_read(two, 8) {
+                Ok(lock) => lock.unlock().unwrap(),
+                Err(error) => break error.code,
+            }
+        };
+        assert_eq!(drains, ErrorCode::HomeAway);
+        let waiter = scope.spawn(move || other.lock_write(one, 8).unwrap().unlock().unwrap());
+        // What needs the home under a lock is done as before: nested locks, writes, allocations.
+        held.upgrade().unwrap();
+        held.write_u64(one, 7).unwrap();
+        let mut nested = held.lock_write(two, 8).unwrap();
+        let more = nested.alloc_near(64, two).unwrap();
+        nested.write_u64(two, 8).unwrap();
+        nested.free(more).unwrap();
+        nested.unlock().unwrap();
+        held.unlock().unwrap();
+        assert!(!leave.is_finished(), "a session of the home holds a lock");
+        at_home.unlock(three, 8).unwrap();
+        drop(at_home);
+        leave.join().unwrap();
+        assert!(!waiter.is_finished(), "the home is away");
+        let home = Node::join(&kept).unwrap();
+        waiter.join().unwrap();
+        home
+    });
+    assert_eq!([one, two].map(|word| holder.read_u64(word).unwrap()), [7, 8]);
+}
+
+/// A lock that is held for half of the leave's timeout ends with its home.
+#[test]
+fn lock_that_is_held_ends_with_a_leave_after_a_time() {
+    let folder = StateFolder::new("held");
+    let founder = Node::create(&config("held", None)).unwrap();
+    let kept = config("held", Some(&folder.0)).leave_timeout_ns(Some(1_000_000_000));
+    let home = Node::join(&kept).unwrap();
+    let mut session = founder.session().unwrap();
+    let word = session.alloc_on(8, home.id()).unwrap();
+    session.lock_write(word, 8).unwrap().keep();
+    _ = home.leave();
+    founder.wait_for_members(1, WATCHDOG).unwrap();
+    assert_eq!(session.unlock(word, 8).unwrap_err().code, ErrorCode::HomeAway);
+    let _home = Node::join(&kept).unwrap();
+    assert_eq!(session.unlock(word, 8).unwrap_err().code, ErrorCode::NotLocked);
+    session.lock_write(word, 8).unwrap().unlock().unwrap();
+}
+
 #[test]
 fn accesses_fail_when_a_home_does_not_return_in_time() {
     let folder = StateFolder::new("late");

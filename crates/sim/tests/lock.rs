@@ -204,3 +204,30 @@ fn locks_on_loan_count() {
     let sessions = vec![SessionPlan::new(0, 4, lines(&[0, 1])), one(1, 1, &[WRITE])];
     explore(LockSetup { homes: vec![0, 0], loans: 2, limits, ..setup(2, sessions) }, 114_487);
 }
+
+/// A home that leaves ends no lock, grants none to a session that holds none, and is not kept by sessions that wait for
+/// its return.
+#[test]
+fn home_with_state_leaves() {
+    let leaves = |homes: Vec<u16>, nodes, sessions| LockSetup {
+        homes,
+        leaves: Some(0),
+        ..setup(nodes, sessions)
+    };
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[TRY_WRITE, WRITE])];
+    explore(leaves(vec![0], 3, sessions), 1);
+    let upgrade = [READ, UPGRADE];
+    let sessions = vec![one(1, 2, &upgrade), one(2, 2, &upgrade).with_cancels(1)];
+    explore(leaves(vec![0], 3, sessions), 1);
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]).with_close()];
+    explore(LockSetup { loans: 1, ..leaves(vec![0], 2, sessions) }, 1);
+}
+
+#[test]
+fn home_with_state_leaves_during_nested_locks() {
+    let ring = |node, first, second| SessionPlan::in_order(node, lines(&[first, second]));
+    let leaves =
+        |homes: Vec<u16>, sessions| LockSetup { homes, leaves: Some(0), ..setup(3, sessions) };
+    explore(leaves(vec![0, 0], vec![ring(1, 0, 1), ring(2, 1, 0)]), 1);
+    explore(leaves(vec![0, 1], vec![ring(1, 0, 1), ring(2, 1, 0)]), 1);
+}

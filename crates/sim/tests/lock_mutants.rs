@@ -139,3 +139,10 @@ fn canary_lock_among_loans() {
         [LockMutant::LoanForgetsHolder, LockMutant::LoanTokensAgain, LockMutant::LoanWhileHeld];
     finds(LockSetup { loans: 1, ..setup(2, sessions) }, &mutants);
 }
+
+#[test]
+fn canary_lock_among_leaves() {
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
+    let mutants = [LockMutant::DrainGrantsQueue, LockMutant::DrainEndsHeld];
+    finds(LockSetup { leaves: Some(0), ..setup(3, sessions) }, &mutants);
+}

@@ -23,6 +23,7 @@
 //!
 //! If no step is enabled, no session waits, and no machine records a held lock.
 
+mod leave;
 mod loan;
 
 use crate::explorer::{Model, Violation};
@@ -34,6 +35,7 @@ use farside_protocol::lock::{
     Locks, Mode, Patience, ProbedWait, Range, Token,
 };
 use farside_protocol::wire::Class;
+use leave::LeaveStage;
 use loan::LentLine;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -123,6 +125,8 @@ pub struct LockSetup {
     pub sessions: Vec<SessionPlan>,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
+    /// The home that leaves and will return; not to be combined with deaths.
+    pub leaves: Option<u16>,
     /// Maximum number of loans of lines to the hit path of their node.
     pub loans: u8,
     /// The limits.
@@ -146,6 +150,7 @@ impl Default for LockSetup {
             homes: vec![0],
             sessions: Vec::new(),
             mortal: Vec::new(),
+            leaves: None,
             loans: 0,
             limits,
             #[cfg(canary)]
@@ -165,6 +170,8 @@ struct ModelSession {
     held: Vec<Hold>,
     /// Its pending request.
     pending: Option<PendingOperation>,
+    /// Whether it waits for the return of the home that leaves.
+    awaits_home: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -208,6 +215,12 @@ pub enum LockAction {
     Die { node: u16 },
     /// A node learns of a death.
     Hear { node: u16, dead: u16 },
+    /// The home that leaves drains its locks.
+    Drain,
+    /// The home that leaves closes: no lock of it is held.
+    CloseHome,
+    /// The home that leaves has left.
+    Leave,
     /// A node lends a line to its hit path.
     Lend { node: u16, line: usize },
     /// A node ends a loan without a cause.
@@ -224,6 +237,7 @@ pub struct System {
     /// The loans, by node and line, and the number of loans left.
     lent: BTreeMap<(u16, usize), LentLine>,
     loans: u8,
+    leave: LeaveStage,
     /// The greatest token of each kind of grant so far.
     tokens: BTreeMap<(usize, Range, Mode), u64>,
     dead: Vec<u16>,
@@ -248,6 +262,7 @@ impl PartialEq for System {
             && self.sessions == other.sessions
             && self.lent == other.lent
             && self.loans == other.loans
+            && self.leave == other.leave
             && self.tokens == other.tokens
             && self.dead == other.dead
             && self.heard == other.heard
@@ -265,7 +280,7 @@ impl Hash for System {
         self.nodes.hash(state);
         self.wires.hash(state);
         self.sessions.hash(state);
-        (&self.lent, self.loans).hash(state);
+        (&self.lent, self.loans, self.leave).hash(state);
         self.tokens.hash(state);
         (&self.dead, &self.heard, &self.left, &self.untold).hash(state);
         (self.disturbed, &self.broken).hash(state);
@@ -295,6 +310,7 @@ impl System {
             sessions: setup.sessions.iter().map(session).collect(),
             lent: BTreeMap::new(),
             loans: setup.loans,
+            leave: LeaveStage::Member,
             tokens: BTreeMap::new(),
             dead: Vec::new(),
             heard: Vec::new(),
@@ -347,6 +363,9 @@ impl System {
         if plan.closes {
             actions.push(LockAction::Close { session: at });
         }
+        if session.awaits_home {
+            return;
+        }
         if let Some(pending) = &session.pending {
             if session.cancels > 0 && pending.choice.ask.patience() == Patience::Wait {
                 actions.push(LockAction::Cancel { session: at });
@@ -392,6 +411,7 @@ impl System {
             self.fail(format!("node {node} refuses {event:?}: {}", violation.0));
         }
         for effect in effects {
+            self.judge_grant(node, &effect);
             self.effect(node, effect, &before);
         }
         self.disturbed &= self.wires.values().any(|wire| !wire.is_empty());
@@ -604,9 +624,10 @@ impl System {
             }
             ErrorCode::UpgradeConflict => matches!(ask, Ask::Upgrade { .. }),
             ErrorCode::NodeLost => !self.lives(line_home),
+            ErrorCode::HomeAway => self.is_refused_for_leave(at, line_home, ask),
             _ => false,
         };
-        self.disturbed |= code == ErrorCode::Deadlock;
+        self.disturbed |= matches!(code, ErrorCode::Deadlock | ErrorCode::HomeAway);
         if !allowed {
             self.fail(format!("session {at} fails with {code:?} at {:?}", pending.choice));
         }
@@ -766,6 +787,14 @@ impl System {
         }
     }
 
+    fn apply_close(&mut self, session: usize) {
+        self.disturbed |= self.sessions[session].pending.is_some();
+        self.sessions[session].closed = true;
+        self.sessions[session].held.clear();
+        let event = LockEvent::Close { session: self.id(session) };
+        self.step(self.node_of(session), event);
+    }
+
     fn die(&mut self, node: u16) {
         self.dead.push(node);
         self.disturbed = true;
@@ -791,7 +820,9 @@ impl System {
         let heard = self.left.extract_if(.., |(of, line, _)| *of == dead && homes[*line] == node);
         self.untold.extend(heard.map(|(_, line, range)| (line, range)));
         self.untold.sort_unstable();
-        self.step(node, LockEvent::NodeDead { node: NodeId(dead), left: false });
+        let left = self.has_left(dead);
+        self.step(node, LockEvent::NodeDead { node: NodeId(dead), left });
+        self.hear_of_leave(node);
         let homes = &self.setup.homes;
         for (at, session) in self.sessions.iter_mut().enumerate() {
             if self.setup.sessions[at].node == node {
@@ -816,12 +847,16 @@ impl Model for System {
         }
         for dead in &self.dead {
             for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
-                if !self.heard.contains(&(node, *dead)) {
+                // What a node has sent before it left arrives first.
+                let sends = self.has_left(*dead)
+                    && self.wires.keys().any(|(from, to, _)| (*from, *to) == (*dead, node));
+                if !self.heard.contains(&(node, *dead)) && !sends {
                     actions.push(LockAction::Hear { node, dead: *dead });
                 }
             }
         }
         self.enabled_loans(&mut actions);
+        self.enabled_leave(&mut actions);
         let mortal = self.setup.mortal.iter().filter(|node| self.lives(**node));
         actions.extend(mortal.map(|node| LockAction::Die { node: *node }));
         actions
@@ -841,13 +876,10 @@ impl Model for System {
                     self.step(self.node_of(session), event);
                 }
             }
-            LockAction::Close { session } => {
-                self.disturbed |= self.sessions[session].pending.is_some();
-                self.sessions[session].closed = true;
-                self.sessions[session].held.clear();
-                let event = LockEvent::Close { session: self.id(session) };
-                self.step(self.node_of(session), event);
-            }
+            LockAction::Close { session } => self.apply_close(session),
+            LockAction::Drain => self.leave(LeaveStage::Draining),
+            LockAction::CloseHome => self.leave(LeaveStage::Closed),
+            LockAction::Leave => self.leave(LeaveStage::Left),
             LockAction::Deliver { from, to, class } => {
                 let wire = self.wires.get_mut(&(from, to, class));
                 if let Some(message) = wire.and_then(VecDeque::pop_front) {
@@ -872,6 +904,9 @@ impl Model for System {
             if let Some(pending) = &session.pending {
                 return Some(Violation(format!("session {at} waits for ever: {pending:?}")));
             }
+        }
+        if self.setup.leaves.is_some() && self.leave != LeaveStage::Left {
+            return Some(Violation("the home cannot leave".to_owned()));
         }
         let busy = (0..self.setup.nodes)
             .filter(|node| self.lives(*node))
