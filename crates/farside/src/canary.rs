@@ -70,6 +70,8 @@ farside_base::mutants! {
         StateWriteBackTooEarly,
         /// No session learns of the end of a home with state.
         StateLossNotTold,
+        /// A home with state leaves though a lock of it is held.
+        StateLocksEnded,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

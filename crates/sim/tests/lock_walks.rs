@@ -1,5 +1,5 @@
 //! Random walks through lock systems that are too large to search: two to four nodes, up to three lines and six
-//! sessions, all operations of sessions, and deaths.
+//! sessions, all operations of sessions, deaths, and leaves.
 //!
 //! `LOCK_SEED=N` walks one seed and prints its trace; `LOCK_SEEDS=N` walks N seeds, from `LOCK_FIRST` on.
 
@@ -57,8 +57,10 @@ fn any_setup(random: &mut Random) -> LockSetup {
     let homes = (0..lines).map(|_| random.below(nodes.into()) as u16).collect();
     let loans = random.below(6) as u8;
     let mortal = if random.chance(200) { vec![random.below(nodes.into()) as u16] } else { vec![] };
+    let leaver = random.below(nodes.into()) as u16;
+    let leaves = (mortal.is_empty() && random.chance(300)).then_some(leaver);
     #[allow(clippy::needless_update, reason = "a planted defect adds a field")]
-    LockSetup { nodes, homes, sessions, mortal, loans, limits, ..LockSetup::default() }
+    LockSetup { nodes, homes, sessions, mortal, leaves, loans, limits, ..LockSetup::default() }
 }
 
 /// Performs actions in an order drawn from the seed until none is enabled.

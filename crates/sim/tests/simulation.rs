@@ -116,4 +116,5 @@ fn canary_defects_of_nodes_with_state_are_found() {
     state_caught(NodeMutant::FenceForgetsState, "not linearizable");
     state_caught(NodeMutant::StateLossNotTold, "not linearizable");
     state_caught(NodeMutant::StateWriteBackTooEarly, "not linearizable");
+    state_caught(NodeMutant::StateLocksEnded, "a lock was ended by a leave");
 }

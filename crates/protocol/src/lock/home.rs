@@ -351,6 +351,8 @@ impl Locks {
         }
         let early = core::mem::take(early);
         self.take_authority(at);
+        // Before the releases below can let these requests be granted.
+        self.refuse_waiting(at, effects);
         for item in early {
             match item {
                 // No grant of a delegated line reports a dead holder.
@@ -374,7 +376,6 @@ impl Locks {
         if self.line(at).bytes == 0 {
             self.refuse_all(at, effects);
         }
-        self.refuse_waiting(at, effects);
         self.promote(at, effects);
         if !mutant!(self.rules, ReturnNotProbed) {
             let line = self.lines.get(at).expect("the caller found it");

@@ -45,6 +45,10 @@ struct StateBoard {
     history: RefCell<Vec<OperationRecord>>,
     failed: Cell<u64>,
     losses: Cell<u64>,
+    /// Unlocks that have failed for the end of a lock.
+    ended_locks: Cell<u64>,
+    /// Homes are awaited without a bound: no fence fails for one that is away.
+    patient: Cell<bool>,
     sessions: Cell<usize>,
     trouble: RefCell<Option<String>>,
 }
@@ -167,7 +171,7 @@ impl StateWorker {
     async fn add_under_lock(&mut self, at: usize, address: GlobalAddress) {
         let board = Rc::clone(&self.board);
         let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
-        let mut action = WordAction::Read(0);
+        let (mut action, mut is_written) = (WordAction::Read(0), false);
         if board.accept("lock", locked).is_some() {
             let read = self.session.read_u64_async(address).await;
             if let Some(before) = board.accept("read under a lock", read) {
@@ -175,11 +179,16 @@ impl StateWorker {
                 action = WordAction::Write(after);
                 board.history.borrow_mut()[at].action = action;
                 let written = self.session.write_async(address, &after.to_le_bytes()).await;
-                board.accept("write under a lock", written);
+                is_written = board.accept("write under a lock", written).is_some();
             }
             let unlocked = self.session.unlock_async(address, 8).await;
+            let ended = unlocked.as_ref().err().is_some_and(|error| match error.code {
+                ErrorCode::NotLocked => true,
+                code => code == ErrorCode::HomeAway && board.patient.get(),
+            });
+            board.ended_locks.set(board.ended_locks.get() + u64::from(ended));
             let unlocked = board.accept("unlock", unlocked);
-            if unlocked.is_some() && action != WordAction::Read(0) {
+            if unlocked.is_some() && is_written {
                 board.ended(at, action);
             }
         }
@@ -266,6 +275,9 @@ fn run(seed: u64) -> Result<StateSummary, String> {
     if gently && shared.losses.get() > 0 {
         return Err("writes were lost by a leave".to_owned());
     }
+    if gently && shared.ended_locks.get() > 0 {
+        return Err("a lock was ended by a leave".to_owned());
+    }
     let history = shared.history.borrow();
     summary.done = history.iter().filter(|record| record.ended.is_some()).count() as u64;
     (summary.failed, summary.losses) = (shared.failed.get(), shared.losses.get());
@@ -297,6 +309,7 @@ impl StateCluster {
         let kept = (0..with_state).map(|number| place(Some(SimDisk::new(seed ^ number << 60))));
         let places = kept.chain((0..without).map(|_| place(None))).collect();
         let shared = Rc::new(StateBoard::default());
+        shared.patient.set(config.return_timeout_ns > 1_000_000);
         let gently = random.chance(250);
         Self { net, gently, places, random, config, shared, summary: StateSummary::default() }
     }

@@ -6,6 +6,7 @@ scenarios! {
     draining_home_serves_holders_and_refuses_others [DrainGrantsQueue]
     draining_home_recalls_its_delegations [DrainEndsHeld]
     waiters_that_come_with_a_return_are_refused [DrainGrantsQueue]
+    waiters_that_come_after_a_release_are_refused [DrainGrantsQueue]
     draining_home_waits_for_its_own_sessions [DrainEndsHeld]
     draining_home_grants_a_session_that_holds_a_lock_elsewhere []
     deadlock_at_a_draining_home_is_found [ProbeNotForwarded]
@@ -77,6 +78,22 @@ fn waiters_that_come_with_a_return_are_refused(setup: ScenarioSetup) {
     assert_eq!(cluster.failure(limbo), Some(ErrorCode::HomeAway));
     assert!(cluster.is_locked(upgrade));
     cluster.unlock(session(1, 1), at, ALL, W);
+    assert!(cluster.is_unused());
+}
+
+fn waiters_that_come_after_a_release_are_refused(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
+    let at = line(0, 0);
+    cluster.make_delegate(1, at);
+    cluster.lock(session(1, 1), at, ALL, W);
+    let waits = cluster.lock(session(1, 2), at, ALL, W);
+    cluster.step(0, LockEvent::Drain).unwrap();
+    cluster.deliver(0, 1, Class::Forward);
+    cluster.issue(session(1, 1), at, ALL, Action::Unlock(W));
+    // The release overtakes the return.
+    cluster.deliver(1, 0, Class::Request);
+    cluster.settle();
+    assert_eq!(cluster.failure(waits), Some(ErrorCode::HomeAway));
     assert!(cluster.is_unused());
 }
 
