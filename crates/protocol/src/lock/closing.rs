@@ -13,29 +13,9 @@ use super::Effects;
 use super::canary::mutant;
 use super::line::{Authority, Waiter};
 use super::own::Locks;
+use super::service::HomeService;
 use alloc::collections::VecDeque;
 use farside_base::{ErrorCode, LineAddress, SessionId};
-
-/// Which requests a home grants.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) enum HomeService {
-    #[default]
-    Open,
-    /// Only those of sessions that hold locks.
-    Draining,
-    /// None.
-    Closed,
-}
-
-impl HomeService {
-    const fn refuses(self, waiter: &Waiter) -> bool {
-        match self {
-            Self::Open => false,
-            Self::Draining => !waiter.holds,
-            Self::Closed => true,
-        }
-    }
-}
 
 impl Locks {
     /// Whether no lock of this home is held, awaited or delegated: a home that drains can close.

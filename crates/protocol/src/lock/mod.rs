@@ -55,6 +55,7 @@ mod loan;
 mod own;
 mod recency;
 mod requester;
+mod service;
 mod session;
 #[cfg(test)]
 mod tests;

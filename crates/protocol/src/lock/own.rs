@@ -1,8 +1,8 @@
 //! The lock machine, and the requests of its own sessions.
 
 use super::canary::mutant;
-use super::closing::HomeService;
 use super::line::{LineLocks, RequestKey, Rules, Waiter};
+use super::service::HomeService;
 use super::waits::{Abort, LockSession};
 use super::{
     Action, Ask, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest, Mode, Patience,
