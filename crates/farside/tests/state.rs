@@ -378,7 +378,7 @@ fn leave_waits_for_locks_and_serves_their_holders() {
     let mut at_home = home.session().unwrap();
     at_home.lock_write(three, 8).unwrap().keep();
     let mut held = holder.lock_read(one, 8).unwrap();
-    std::thread::scope(|scope| {
+    let _home = std::thread::scope(|scope| {
         let leave = scope.spawn(move || home.leave().unwrap());
         let drains = loop {
             match other.try_lock_read(two, 8) {

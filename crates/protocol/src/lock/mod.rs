@@ -36,10 +36,8 @@
 //! and unlocks fail with `NodeLost`. The next holder of a range that a dead node held for writing is notified: see
 //! `abandoned.rs`.
 //!
-//! **Leaves.** See `closing.rs`: a home that will return with its memory waits until its locks are unlocked.
-//!
 //! **Loans.** See `loan.rs`: an unused line can be lent to the runtime, which grants its locks until an event names
-//! it.
+//! it. **Leaves.** See `closing.rs`: a home that will return waits until its locks are unlocked.
 
 mod abandoned;
 mod alone;

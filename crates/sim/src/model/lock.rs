@@ -25,6 +25,7 @@
 
 mod leave;
 mod loan;
+mod stage;
 
 use crate::explorer::{Model, Violation};
 use farside_base::{
@@ -35,8 +36,8 @@ use farside_protocol::lock::{
     Locks, Mode, Patience, ProbedWait, Range, Token,
 };
 use farside_protocol::wire::Class;
-use leave::LeaveStage;
 use loan::LentLine;
+use stage::LeaveStage;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;

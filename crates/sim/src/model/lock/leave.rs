@@ -6,19 +6,10 @@
 //! Properties: while the home drains, only sessions that hold a lock are granted one by it, and later none; no lock of it
 //! is held when it leaves; and if no step is enabled, it has left.
 
+use super::stage::LeaveStage;
 use super::{LockAction, System};
 use farside_base::{LineAddress, NodeId, Ticket};
 use farside_protocol::lock::{Ask, LockEffect, LockEvent, LockMessage, Patience};
-
-/// How far the leave is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(super) enum LeaveStage {
-    #[default]
-    Member,
-    Draining,
-    Closed,
-    Left,
-}
 
 impl System {
     /// Enables the next step of the leave.
