@@ -121,8 +121,9 @@ pub struct Config {
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
-    /// as long as the removal of a silent member takes, and at least 5 s. A node with state waits for half of it until what
-    /// is locked there is unlocked; locks that are still held end then.
+    /// as long as the removal of a silent member takes, and at least 5 s. A node with state waits for half of it more, before
+    /// that, until what is locked there is unlocked; locks that are still held end then. Keep that half shorter than
+    /// `return_timeout_ns` of the others, who wait meanwhile.
     pub leave_timeout_ns: Option<u64>,
 }
 

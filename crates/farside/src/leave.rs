@@ -67,9 +67,10 @@ impl NodeShared {
         Some(ended.map(|()| departure).map_err(Error::new))
     }
 
-    /// Blocks until the leave has ended; closes this node after [`leave_timeout`].
-    pub(crate) fn wait_until_left(&self) -> Result<Departure, Error> {
-        let deadline = Instant::now() + self.core.leave_timeout;
+    /// Blocks until the leave has ended; closes this node after the patience and [`leave_timeout`].
+    pub(crate) fn wait_until_left(&self, patience: Duration) -> Result<Departure, Error> {
+        let patience = if self.core.engine().keeps_state() { patience } else { Duration::ZERO };
+        let deadline = Instant::now() + patience + self.core.leave_timeout;
         loop {
             if let Some(done) = self.poll_leave() {
                 return done;

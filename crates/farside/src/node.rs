@@ -597,37 +597,37 @@ impl Node {
     /// ones, are complete. Locks of this node's sessions are released. Other nodes get
     /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: what is
     /// locked there is unlocked, and its lines are taken back and logged first. Sessions of this node fail with `NodeClosed` from
-    /// the call on; operations in flight complete first. Nodes that leave at the same time do not wait for
+    /// the call on, with state only once they hold no lock; operations in flight complete first. Nodes that leave at the same time do not wait for
     /// each other's memory.
     ///
     /// *Blocks* until every other node has processed this node's messages: two round trips, and one for the
     /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation with a forgotten future that
-    /// holds lines costs 0.1 s. A node with state waits for half of the timeout until what is locked there, also by
-    /// its own sessions, is unlocked; other sessions wait for its return. A clone that calls it after another does nothing.
+    /// holds lines costs 0.1 s. A node with state first waits, for half of that time more, until what is locked there, also by
+    /// its own sessions, is unlocked; other sessions wait for its return. Dropping the node does not wait for locks. A
+    /// clone that calls it after another does nothing.
     ///
     /// # Errors
     /// `TimedOut` if a home did not take its lines back in time, or a member did not answer; `NodeClosed`
     /// or `Isolated` if the cluster removed this node before. The node has left nevertheless, and lines
     /// that only it had are lost.
     pub fn leave(self) -> Result<Departure, Error> {
-        self.shared.leave()
+        self.shared.leave(self.shared.core.leave_timeout / 2)
     }
 
     /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
-        let timeout = self.shared.core.leave_timeout;
-        self.shared.core.engine().begin_leave(timeout);
+        let patience = self.shared.core.leave_timeout / 2;
+        self.shared.core.engine().begin_leave(patience);
         Leaving { shared: self.shared }
     }
 }
 
 impl NodeShared {
-    fn leave(&self) -> Result<Departure, Error> {
+    fn leave(&self, patience: Duration) -> Result<Departure, Error> {
         if self.core.drive == Drive::Threads && !self.is_closed() {
-            let timeout = self.core.leave_timeout;
-            self.core.with_engine(|engine| engine.begin_leave(timeout));
-            return self.wait_until_left();
+            self.core.with_engine(|engine| engine.begin_leave(patience));
+            return self.wait_until_left(patience);
         }
         self.close();
         Ok(Departure::default())
@@ -671,7 +671,8 @@ impl NodeShared {
 impl Drop for NodeShared {
     fn drop(&mut self) {
         // Programs that need to know whether everything was handed over call `leave`.
-        let _ = self.leave();
+        // The thread that drops it may be one that has locks.
+        let _ = self.leave(Duration::ZERO);
     }
 }
 

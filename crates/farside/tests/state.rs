@@ -398,6 +398,8 @@ fn leave_waits_for_locks_and_serves_their_holders() {
         nested.unlock().unwrap();
         held.unlock().unwrap();
         assert!(!leave.is_finished(), "a session of the home holds a lock");
+        // So is what a session of the home does under its lock.
+        at_home.write_u64(three, 9).unwrap();
         at_home.unlock(three, 8).unwrap();
         drop(at_home);
         leave.join().unwrap();
@@ -406,7 +408,7 @@ fn leave_waits_for_locks_and_serves_their_holders() {
         waiter.join().unwrap();
         home
     });
-    assert_eq!([one, two].map(|word| holder.read_u64(word).unwrap()), [7, 8]);
+    assert_eq!([one, two, three].map(|word| holder.read_u64(word).unwrap()), [7, 8, 9]);
 }
 
 /// A lock that is held for half of the leave's timeout ends with its home.

@@ -247,7 +247,7 @@ impl Engine {
 
     /// Starts an operation and carries out its follow-ups.
     pub(crate) fn issue(&mut self, operation: OperationId) {
-        if self.leaving.is_some() {
+        if self.leaving.is_some() && !self.serves_holder(operation) {
             let confirms = self
                 .sessions
                 .request(operation)

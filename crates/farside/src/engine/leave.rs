@@ -2,7 +2,7 @@
 //!
 //! 1. **Unlock.** If this home will return with its memory, it waits until its locks are unlocked, while it serves its
 //!    memory as before: only requests for locks are refused, with `HomeAway`, of sessions that hold none. Locks that are
-//!    held after half of the leave's timeout end with it.
+//!    held after the given time end with it.
 //! 2. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
 //!    writes among them. Every cached line is returned to its home. Then nothing hits any more, and
 //!    sessions release their locks.
@@ -12,13 +12,13 @@
 //!    earlier messages, and sends `Left`.
 //!
 //! The memory that this node is home of stays accessible until step 4 ends, and is gone then. New operations
-//! of this node's own sessions are refused from step 1 on, except unlocking.
+//! of this node's own sessions are refused from step 1 on, in step 1 except those of sessions with locks.
 
 use super::Engine;
 use crate::ErrorCode;
 use crate::canary;
 use crate::operation::{OperationKind, SessionSlots};
-use farside_base::{LineAddress, NodeSet};
+use farside_base::{LineAddress, NodeSet, OperationId};
 use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::member;
 use std::collections::BTreeSet;
@@ -51,15 +51,16 @@ pub(crate) struct LeaveProgress {
 }
 
 impl Engine {
-    /// Starts a leave that may take this time; [`poll`](Self::poll) continues it. Does nothing if it was started before.
-    pub(crate) fn begin_leave(&mut self, timeout: Duration) {
+    /// Starts a leave, which waits for as long as `patience` for locks of this home, if it has state; [`poll`](Self::poll)
+    /// continues it. Does nothing if it was started before.
+    pub(crate) fn begin_leave(&mut self, patience: Duration) {
         if self.leaving.is_some() || self.closed_with.is_some() {
             return;
         }
         let mut leave = LeaveProgress::default();
         let keeps_state = self.keeps_state();
         if keeps_state {
-            let patience_ns = u64::try_from(timeout.as_nanos() / 2).unwrap_or(u64::MAX);
+            let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
             leave.locks_end_ns = Some(self.links.now_ns().saturating_add(patience_ns));
         }
         self.leaving = Some(leave);
@@ -117,6 +118,14 @@ impl Engine {
         if announces {
             self.member_own(member::MemberEvent::Leave);
         }
+    }
+
+    /// Whether a leave lets an operation of this node start: of a session with a lock, which its leave waits for, and a fence,
+    /// which an unlock begins with.
+    pub(super) fn serves_holder(&self, operation: OperationId) -> bool {
+        let holds = || self.sessions.of(operation).is_some_and(|slots| slots.locks.all() > 0);
+        let kind = self.sessions.request(operation).map(|(kind, _)| kind);
+        self.awaits_unlocks() && (kind == Some(OperationKind::Persist) || holds())
     }
 
     /// Whether a leave waits for locks of this home.

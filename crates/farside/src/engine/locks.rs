@@ -68,7 +68,8 @@ impl Engine {
     ) -> Option<Result<Grant, ErrorCode>> {
         let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
         // A leave waits for the locks of this home; those of other homes end with it.
-        let leaves = self.leaving.is_some() && !(unlocks && self.awaits_unlocks());
+        let serves = self.awaits_unlocks() && (unlocks || slots.locks.all() > 0);
+        let leaves = self.leaving.is_some() && !serves;
         if let Some(code) = self.refusal().or(leaves.then_some(ErrorCode::NodeClosed)) {
             self.call_in_loans();
             return Some(Err(code));
