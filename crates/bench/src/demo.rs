@@ -76,7 +76,9 @@ pub fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
             Some(replicated::run(&hosts, work, size, output)?)
         }
         Some(reason) => {
-            output.line(format!("left out, a node with state that is killed: {reason}"));
+            output.line(format!(
+                "second part left out (a killed node whose memory survives): {reason}"
+            ));
             None
         }
     };

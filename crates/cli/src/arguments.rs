@@ -93,7 +93,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run a demonstration: three nodes, 300,000 records, YCSB, a killed node; its memory lost, and kept
+    /// Run a demonstration: three nodes, 300,000 records, YCSB, then kill a node without and with copies of its memory
     Demo(DemoArguments),
     /// Run a local cluster that programs join by name, until Ctrl-C
     Up(UpArguments),
@@ -172,8 +172,8 @@ Examples:
   farside demo --json | jq .workloads
   farside demo --json | jq .replicated               the killed node with copies of its memory
 
-First the memory of a node ends with it: the records of a killed node are lost. Then, with a tenth of the
-records (at most 30,000, at most 3 nodes), each node has two copies of its memory in this process: a killed
+In the first part memory is volatile: the records of a killed node are lost. In the second, with a tenth of the
+records (2,000 to 30,000, at most 3 nodes), each node has two copies of its memory in this process: a killed
 node is started again with them, and the command fails unless all of its records are there. That part is left
 out at agents and over verbs; the output says so.")]
 pub(crate) struct DemoArguments {

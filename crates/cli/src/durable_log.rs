@@ -60,10 +60,10 @@ pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), F
         ));
     }
     let (mut records, mut length) = (0, 0);
-    let mut told = lost.errors().len();
+    let mut reported = lost.errors().len();
     let kept = keep_lines(&log, u64::from(batch), (&mut records, &mut length), || {
-        for error in lost.errors().iter().skip(told) {
-            told += 1;
+        for error in lost.errors().iter().skip(reported) {
+            reported += 1;
             output.warning(format!("goes on without a copy: {error}"));
         }
     });

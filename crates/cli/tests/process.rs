@@ -424,7 +424,7 @@ fn process_demo_prints_what_volatile_and_replicated_memory_lose() {
 }
 
 #[test]
-fn process_ycsb_measures_logged_memory_beside_volatile_memory() {
+fn process_ycsb_measures_logged_and_volatile_memory() {
     let size = ["--nodes", "2", "--records", "300", "--operations", "900"];
     let bench =
         |more: &[&str]| output(&[], &[&["--json", "bench", "ycsb"], &size[..], more].concat());

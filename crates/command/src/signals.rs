@@ -16,10 +16,10 @@ const DUPLICATE_PERIOD: Duration = Duration::from_secs(1);
 /// Reports a signal; false if nothing listens any more.
 type Notify = Box<dyn Fn() -> bool + Send>;
 
-/// What is notified; `None` before the first call of [`watch`].
+/// The callbacks of all calls of [`watch`]; `None` before the first.
 static NOTIFIED: Mutex<Option<Vec<Notify>>> = Mutex::new(None);
 
-/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP, as for earlier calls of this function. A later signal ends the
+/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP, after the callbacks of earlier calls of this function. A later signal ends the
 /// process at once, and so does the first if the latest `notify` returns false. SIGHUP stays ignored if the process was
 /// started so, as by `nohup`.
 pub fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {

@@ -112,7 +112,7 @@ pub struct Config {
     pub state_copies: Vec<String>,
     /// The least copies to start with, if others are lost; `None`: all that the state had. With fewer, you guarantee that
     /// no node starts from the missing ones alone: all processes of the state say the same number. If it is more than half of
-    /// the copies (two of three), the node also goes on without those that are lost, with as many as that.
+    /// the copies (two of three), the node also continues when copies are lost, as long as this number is left.
     pub state_copies_min: Option<usize>,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
     /// all accesses, allocations, names, and the forms of locking that wait. What was locked there when it crashed is not locked any more; a node that leaves

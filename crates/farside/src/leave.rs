@@ -67,10 +67,11 @@ impl NodeShared {
         Some(ended.map(|()| departure).map_err(Error::new))
     }
 
-    /// Blocks until the leave has ended; closes this node after the patience and [`leave_timeout`].
-    pub(crate) fn wait_until_left(&self, patience: Duration) -> Result<Departure, Error> {
-        let patience = if self.core.engine().keeps_state() { patience } else { Duration::ZERO };
-        let deadline = Instant::now() + patience + self.core.leave_timeout;
+    /// Blocks until the leave has ended; closes this node after `unlock_timeout`, if it has state, and [`leave_timeout`].
+    pub(crate) fn wait_until_left(&self, unlock_timeout: Duration) -> Result<Departure, Error> {
+        let unlock_timeout =
+            if self.core.engine().keeps_state() { unlock_timeout } else { Duration::ZERO };
+        let deadline = Instant::now() + unlock_timeout + self.core.leave_timeout;
         loop {
             if let Some(done) = self.poll_leave() {
                 return done;

@@ -505,9 +505,9 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
-    /// The copies of this node's state ([`Config::state_copies`]) that it goes on without: those that its start has not
-    /// reached, and those lost since. An error with the address and the reason for each. They may have an old state. Start it again with a new copy in the place of each lost one, before
-    /// it loses more than `state_copies_min` allows.
+    /// Returns an error, with address and reason, for each copy of its state ([`Config::state_copies`]) that this node
+    /// continues without: those that its start has not reached, and those lost since. Such copies may have an old state.
+    /// Start the node again with a new copy in the place of each, before it loses more than `state_copies_min` allows.
     pub fn lost_copies(&self) -> Vec<Error> {
         self.shared.lost_copies.errors()
     }
@@ -597,7 +597,7 @@ impl Node {
     /// ones, are complete. Locks of this node's sessions are released. Other nodes get
     /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: what is
     /// locked there is unlocked, and its lines are taken back and logged first. Sessions of this node fail with `NodeClosed` from
-    /// the call on, with state only once they hold no lock; operations in flight complete first. Nodes that leave at the same time do not wait for
+    /// the call on (on a node with state, once they hold no lock); operations in flight complete first. Nodes that leave at the same time do not wait for
     /// each other's memory.
     ///
     /// *Blocks* until every other node has processed this node's messages: two round trips, and one for the
@@ -617,17 +617,17 @@ impl Node {
     /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
-        let patience = self.shared.core.leave_timeout / 2;
-        self.shared.core.engine().begin_leave(patience);
+        let unlock_timeout = self.shared.core.leave_timeout / 2;
+        self.shared.core.engine().begin_leave(unlock_timeout);
         Leaving { shared: self.shared }
     }
 }
 
 impl NodeShared {
-    fn leave(&self, patience: Duration) -> Result<Departure, Error> {
+    fn leave(&self, unlock_timeout: Duration) -> Result<Departure, Error> {
         if self.core.drive == Drive::Threads && !self.is_closed() {
-            self.core.with_engine(|engine| engine.begin_leave(patience));
-            return self.wait_until_left(patience);
+            self.core.with_engine(|engine| engine.begin_leave(unlock_timeout));
+            return self.wait_until_left(unlock_timeout);
         }
         self.close();
         Ok(Departure::default())

@@ -506,7 +506,7 @@ impl Session {
         self.lines.unlogged() == self.losses
     }
 
-    /// Counts the times that a node with state ended before it had logged what this node wrote.
+    /// Returns how many times a node with state has ended before it had logged what this node wrote.
     ///
     /// *Guarantees*: what was written at a certain count is durable after a [`fence`](Self::fence) without an error, if the
     /// count is the same after it. So a program need not remember which fence has reported what. *Cost*: one load; does not

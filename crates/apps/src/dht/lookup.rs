@@ -184,7 +184,7 @@ pub(super) fn get_with<S: Space>(
 ) -> Result<bool, DhtError> {
     let (home, lookup) = table.lookup(key)?;
     let called = match lookup.to_bytes() {
-        // A call would return bytes of its node that are not durable.
+        // The answer of a call on a logged table would wait for a fence of its node.
         Ok(parameters) if !table.shape.logged => call(space, home, &parameters),
         _ => Called::Nowhere,
     };

@@ -95,7 +95,7 @@ impl Dht {
     /// Creates an empty table.
     ///
     /// *Errors:* `Options`; `Memory` with `OutOfMemory` (start nodes with more memory) or `NodeLost`
-    /// (leave the dead node out of `nodes`), with what a fence reports of before, or with `NoState` if a logged table finds no node with state.
+    /// (leave the dead node out of `nodes`), with an error of this session's earlier writes, or with `NoState` if a logged table finds no node with state.
     /// *Blocks* for one allocation and write per partition.
     /// *Source:* 004 §6.2.
     pub fn create(session: &mut Session, options: &DhtOptions) -> Result<Self, DhtError> {
@@ -232,7 +232,7 @@ impl Handle<'_> {
 
     /// Frees the spare blocks; the table stays.
     ///
-    /// *Errors:* those of a fence, also of this session's changes: spare blocks stay allocated.
+    /// *Errors:* those of a fence, which also covers earlier writes of this session; spare blocks then stay allocated.
     pub fn close(&mut self) -> Result<(), DhtError> {
         self.table.drain_pool(self.session)
     }

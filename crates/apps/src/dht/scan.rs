@@ -161,7 +161,7 @@ impl TableAccess {
 
     /// Frees the whole table. No user may access it any more.
     ///
-    /// Its root goes first, so that no address is freed a second time when that was not its last allocation.
+    /// Invalidates the root first: a repeated call then fails, and cannot free an address that was allocated again.
     pub(super) fn destroy<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
         let (_, mut segments) = read_root(space, self.root)?;
         self.fence(space)?;

@@ -17,7 +17,7 @@ pub(super) struct LossMark {
 /// with writes to other lines; a failed fence has ended all earlier writes too; `atomic` is one step. It
 /// does not rely on `atomic` ordering earlier writes.
 ///
-/// In memory of nodes with state, a crash takes back what a line got since it was last durable. A fence without
+/// In memory of nodes with state, a crash returns each line to its last durable bytes. A fence without
 /// an error has made durable what this node wrote at the present `loss_mark`, and no other node
 /// sees what is not durable.
 pub(super) trait Space {

@@ -70,7 +70,7 @@ pub(super) fn run(
     output.line(format!("all nodes alive:  {}", found(&before)));
     let restarted = replicated.kill_and_restart()?;
     let root = replicated.root()?.to_string();
-    tell_restart(&restarted, &root, output);
+    print_restart(&restarted, &root, output);
     let after = verify(&mut replicated.table, &properties, records, output)?;
     let verified_ns = restarted.at.elapsed().as_nanos() as u64;
     let unchanged = if before.digest == after.digest { "unchanged" } else { "CHANGED" };
@@ -97,7 +97,7 @@ pub(super) fn run(
     })
 }
 
-fn tell_restart(restarted: &Restarted, root: &str, output: Output) {
+fn print_restart(restarted: &Restarted, root: &str, output: Output) {
     let Restarted { nodes: [killed, replacement], how, joined, .. } = restarted;
     output.line(format!(
         "node {killed} killed ({how}), and a process started in its place with the same copies: node {replacement} after {}",

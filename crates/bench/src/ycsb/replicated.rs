@@ -1,7 +1,7 @@
 //! A hash table in memory that survives its nodes: the state of each node is in copies in memory that this process lends.
 //!
 //! The copies are in another process than the node, so a killed node loses nothing, and in one process of one machine, so
-//! that the loss of this machine would lose all. Of a copy, memory is taken where the node's log is written.
+//! that the loss of this machine would lose all. A copy takes up memory only where the node's log was written.
 
 use super::table_cluster::{RECORD_BYTES, TableCluster, spin_ns};
 use farside::GlobalAddress;
@@ -30,7 +30,7 @@ pub(crate) fn why_not_replicated(hosts: &Hosts) -> Option<&'static str> {
              memory on other hosts with `farside lend --exclusive`, and start nodes with `farside node --state-copies`",
         ),
         _ if hosts.fabric() == "verbs" => Some(
-            "over verbs all memory of the copies, ten times that of the nodes, would be pinned; leave out --fabric, or \
+            "over verbs all memory of the copies, more than twenty times that of the nodes, would be pinned; leave out --fabric, or \
              use --fabric tcp",
         ),
         Hosts::Machine | Hosts::Loopback(_) => None,

@@ -73,7 +73,7 @@ pub(crate) struct NodeSettingsArguments {
     /// Keep this node's memory in memory that other processes lend with `farside lend --exclusive`, a copy in each
     #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with = "state")]
     state_copies: Vec<String>,
-    /// Least number of these copies to start with, if others are lost [default: all that the state had]
+    /// Least number of these copies to start with, and if more than half, to continue with when others are lost [default: all that the state had]
     #[arg(long, value_name = "COUNT", requires = "state_copies")]
     state_copies_min: Option<u8>,
     /// Wait while another process uses the state, and take its place when that has ended

@@ -120,7 +120,7 @@ pub trait LogDevice: Send {
     /// `LogFull` without space; `System`. There is no segment then.
     fn create(&mut self, segment: Segment) -> Result<(), Error>;
 
-    /// The log has been recovered: it has written again, and synced, all that it has read after what was durable.
+    /// Called once the log is recovered: all that was read after the durable part has been written again and synced.
     fn recovered(&mut self) {}
 
     /// Writes bytes at a position of a segment, which holds all of them. They may be lost until [`sync`](Self::sync).

@@ -51,7 +51,7 @@ const WRITING_MAX: usize = 256;
 pub struct ReplicaOptions {
     /// The least copies to open the log with; by default all that the last opening has named. With fewer the caller
     /// guarantees that no program opens the log from the missing copies alone: all openings say the same number, more than
-    /// half. Then the log also goes on without copies that are lost while it is open, with as many as that.
+    /// half. Then an open log also continues when copies are lost, as long as this number is left.
     pub copies_min: Option<usize>,
     /// How long each copy is waited for; 10 s by default.
     pub timeout: Duration,
@@ -128,7 +128,8 @@ pub struct ReplicatedDevice {
     epoch: u64,
     /// The copies to go on with when others are lost; `None`: a lost one fails the device.
     left_min: Option<usize>,
-    /// That of later: while the log is recovered, copies may differ after what is durable.
+    /// The value of `left_min` after recovery; until then copies may differ after what is durable, and a lost one fails the
+    /// device.
     left_min_later: Option<usize>,
     lost: LostCopies,
 }

@@ -1,7 +1,7 @@
 //! Leaving a cluster: a node hands over what it holds of other homes before it leaves.
 //!
 //! 1. **Unlock.** If this home will return with its memory, it waits until its locks are unlocked, while it serves its
-//!    memory as before: only requests for locks are refused, with `HomeAway`, of sessions that hold none. Locks that are
+//!    memory as before: it refuses only lock requests of sessions that hold no lock, with `HomeAway`. Locks that are
 //!    held after the given time end with it.
 //! 2. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
 //!    writes among them. Every cached line is returned to its home. Then nothing hits any more, and
@@ -12,7 +12,7 @@
 //!    earlier messages, and sends `Left`.
 //!
 //! The memory that this node is home of stays accessible until step 4 ends, and is gone then. New operations
-//! of this node's own sessions are refused from step 1 on, in step 1 except those of sessions with locks.
+//! of this node's own sessions are refused from step 1 on, in step 1 except fences and those of sessions that hold locks.
 
 use super::Engine;
 use crate::ErrorCode;
@@ -51,17 +51,17 @@ pub(crate) struct LeaveProgress {
 }
 
 impl Engine {
-    /// Starts a leave, which waits for as long as `patience` for locks of this home, if it has state; [`poll`](Self::poll)
+    /// Starts a leave, which waits for as long as `unlock_timeout` for locks of this home, if it has state; [`poll`](Self::poll)
     /// continues it. Does nothing if it was started before.
-    pub(crate) fn begin_leave(&mut self, patience: Duration) {
+    pub(crate) fn begin_leave(&mut self, unlock_timeout: Duration) {
         if self.leaving.is_some() || self.closed_with.is_some() {
             return;
         }
         let mut leave = LeaveProgress::default();
         let keeps_state = self.keeps_state();
         if keeps_state {
-            let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-            leave.locks_end_ns = Some(self.links.now_ns().saturating_add(patience_ns));
+            let unlock_timeout_ns = u64::try_from(unlock_timeout.as_nanos()).unwrap_or(u64::MAX);
+            leave.locks_end_ns = Some(self.links.now_ns().saturating_add(unlock_timeout_ns));
         }
         self.leaving = Some(leave);
         self.fail_away();
@@ -120,8 +120,8 @@ impl Engine {
         }
     }
 
-    /// Whether a leave lets an operation of this node start: of a session with a lock, which its leave waits for, and a fence,
-    /// which an unlock begins with.
+    /// Whether an operation of this node may start while its leave waits for locks: one of a session that holds any lock,
+    /// or a fence, with which an unlock begins.
     pub(super) fn serves_holder(&self, operation: OperationId) -> bool {
         let holds = || self.sessions.of(operation).is_some_and(|slots| slots.locks.all() > 0);
         let kind = self.sessions.request(operation).map(|(kind, _)| kind);

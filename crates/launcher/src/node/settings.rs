@@ -42,7 +42,7 @@ pub struct NodeSettings {
     pub persistent_memory: Option<bool>,
     /// Addresses of memory that keeps this node's memory instead.
     pub state_copies: Vec<String>,
-    /// The least of them to start with.
+    /// The least of them to start with, and to continue with when others are lost.
     pub state_copies_min: Option<u8>,
     /// Whether it waits while another process uses its state.
     pub standby: Option<bool>,

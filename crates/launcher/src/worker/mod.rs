@@ -311,7 +311,7 @@ impl NodeHost {
     }
 }
 
-/// Starts a node. Repeats it while its state is in use, since a process that was killed has its state until the end of
+/// Starts a node. Repeats it while its state is in use, since the state of a killed process stays in use until the end of
 /// its connections has been noticed.
 ///
 /// # Errors

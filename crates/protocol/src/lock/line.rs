@@ -122,7 +122,7 @@ pub(super) struct Waiter {
     pub(super) birth: u64,
     /// How many later readers overtook it. Invariant: at most `handovers_max`.
     pub(super) overtaken: u32,
-    /// Its session held another lock when it made the request.
+    /// Its session held another lock, or awaited one, when it made the request.
     pub(super) holds: bool,
     /// Its operation has its result already; only the home's answer is outstanding.
     pub(super) cancelled: bool,

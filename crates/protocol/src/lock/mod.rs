@@ -237,7 +237,7 @@ pub struct Probe {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
 pub enum LockMessage {
-    /// Requester to home (class request): a session requests a lock. `holds`: it holds another one.
+    /// Requester to home (class request): a session requests a lock. `holds`: it holds or awaits another one.
     Request {
         line: LineAddress,
         range: Range,

@@ -1,4 +1,4 @@
-//! Which requests a home grants, as it leaves.
+//! Which requests a home grants: all, or fewer while it leaves.
 
 use super::line::Waiter;
 

@@ -79,7 +79,7 @@ struct SessionState {
     stopped: bool,
     finished: bool,
     losses_reported: u32,
-    /// The number of steps after which each fails.
+    /// How many more steps succeed; `None`: all.
     steps_left: Option<u64>,
 }
 
@@ -379,7 +379,7 @@ impl ModelSession {
         state.clock
     }
 
-    /// Has steps fail after this number of them.
+    /// Lets this number of steps succeed and later ones fail.
     pub(super) fn limit_steps(&mut self, steps: Option<u64>) {
         self.shared.state.lock().unwrap().sessions[self.number].steps_left = steps;
     }

@@ -511,7 +511,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this home has state and leaves: what it would log now might not be answered any more.
+    /// Whether this home has state, leaves, and no longer waits for its locks: what it would log now might not be answered.
     fn keeps_and_leaves(&self) -> bool {
         self.is_leaving() && self.keeps_state() && !self.awaits_unlocks()
     }

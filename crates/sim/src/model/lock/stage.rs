@@ -1,6 +1,6 @@
-//! How far the leave of a home is.
+//! The stages of a home's leave.
 
-/// How far the leave is.
+/// The stage of a home's leave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(super) enum LeaveStage {
     #[default]
