@@ -21,7 +21,7 @@ const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 /// A line of text.
 const LINE: RecordTag = RecordTag { kind: 1, counter: 0, address: 0 };
 
-/// Opens a log; returns a handle of the copies that it goes on without as well.
+/// Opens a log; also returns a handle of the copies that it continues without.
 fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered, LostCopies), Failure> {
     let options = DurableLogOptions::default();
     match place {
@@ -64,7 +64,7 @@ pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), F
     let kept = keep_lines(&log, u64::from(batch), (&mut records, &mut length), || {
         for error in lost.errors().iter().skip(reported) {
             reported += 1;
-            output.warning(format!("goes on without a copy: {error}"));
+            output.warning(format!("continues without a copy: {error}"));
         }
     });
     let kept = kept.and_then(|()| Ok(log.close()?));

@@ -111,7 +111,7 @@ fn tcp(join: &[String]) -> Arc<dyn Fabric> {
 }
 
 #[test]
-fn process_node_goes_on_without_a_lost_copy() {
+fn process_node_continues_without_a_lost_copy() {
     let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
     let lend = |name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap();
     let mut copies = Vec::from(["one", "two", "three"].map(lend));

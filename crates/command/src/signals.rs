@@ -19,9 +19,9 @@ type Notify = Box<dyn Fn() -> bool + Send>;
 /// The callbacks of all calls of [`watch`]; `None` before the first.
 static NOTIFIED: Mutex<Option<Vec<Notify>>> = Mutex::new(None);
 
-/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP, after the callbacks of earlier calls of this function. A later signal ends the
-/// process at once, and so does the first if the latest `notify` returns false. SIGHUP stays ignored if the process was
-/// started so, as by `nohup`.
+/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP, after the callbacks of earlier calls of this function. A later
+/// signal ends the process at once, and so does the first if the latest `notify` returns false. SIGHUP stays ignored if
+/// the process was started so, as by `nohup`.
 pub fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
     let mut notified = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(notified) = notified.as_mut() {

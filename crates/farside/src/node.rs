@@ -596,13 +596,13 @@ impl Node {
     /// *Guarantees*: all writes by sessions of this node to memory of other homes, including asynchronous
     /// ones, are complete. Locks of this node's sessions are released. Other nodes get
     /// [`ErrorCode::NodeLeft`] for memory of this home, or wait for its return if it has state: what is
-    /// locked there is unlocked, and its lines are taken back and logged first. Sessions of this node fail with `NodeClosed` from
-    /// the call on (on a node with state, once they hold no lock); operations in flight complete first. Nodes that leave at the same time do not wait for
-    /// each other's memory.
+    /// locked there is unlocked, and its lines are taken back and logged first. Sessions of this node fail with
+    /// `NodeClosed` from the call on (on a node with state, once they hold no lock); operations in flight complete first.
+    /// Nodes that leave at the same time do not wait for each other's memory.
     ///
     /// *Blocks* until every other node has processed this node's messages: two round trips, and one for the
-    /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation with a forgotten future that
-    /// holds lines costs 0.1 s. A node with state first waits, for half of that time more, until what is locked there, also by
+    /// lines of each home; at most [`Config::leave_timeout_ns`], and half of it more with state. An operation with a forgotten future that
+    /// holds lines costs 0.1 s. A node with state first waits for that half until what is locked there, also by
     /// its own sessions, is unlocked; other sessions wait for its return. Dropping the node does not wait for locks. A
     /// clone that calls it after another does nothing.
     ///

@@ -23,8 +23,8 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     device_conforms
     records_survive_their_writer
     second_writer_is_refused
-    lost_copy_fails_the_log_and_the_others_go_on
-    log_goes_on_without_a_lost_copy
+    lost_copy_fails_the_log_and_the_others_continue
+    log_continues_without_a_lost_copy
     copy_that_is_lost_during_recovery_leaves_no_hole
     copies_that_were_missing_are_made_equal
     memory_of_others_is_refused
@@ -154,7 +154,7 @@ fn second_writer_is_refused(make: &Make) {
     assert!(numbers(&log).into_iter().eq(0..6));
 }
 
-fn lost_copy_fails_the_log_and_the_others_go_on(make: &Make) {
+fn lost_copy_fails_the_log_and_the_others_continue(make: &Make) {
     let mut servers = servers(make, 3);
     let log = open(make, &servers, None).unwrap();
     append(&log, 0..100).unwrap();
@@ -184,7 +184,7 @@ fn lost_copy_fails_the_log_and_the_others_go_on(make: &Make) {
     assert!(numbers(&log).into_iter().eq(0..200));
 }
 
-fn log_goes_on_without_a_lost_copy(make: &Make) {
+fn log_continues_without_a_lost_copy(make: &Make) {
     let mut servers = servers(make, 3);
     let addresses: Vec<String> = servers.iter().map(|server| server.address().to_owned()).collect();
     let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -402,7 +402,7 @@ fn killed_writer_and_copy_lose_no_committed_record(fabric: &'static str) {
             reported = writer.hear("record ").parse::<u64>().unwrap() + 1;
         }
         if round % 3 == 2 {
-            // Its writer goes on without it; then an empty copy takes its place.
+            // Its writer continues without it; then an empty copy takes its place.
             copies[round % 2].kill();
             for _ in 0..1 + random.below(40) {
                 reported = writer.hear("record ").parse::<u64>().unwrap() + 1;

@@ -95,8 +95,8 @@ impl Dht {
     /// Creates an empty table.
     ///
     /// *Errors:* `Options`; `Memory` with `OutOfMemory` (start nodes with more memory) or `NodeLost`
-    /// (leave the dead node out of `nodes`), with an error of this session's earlier writes, or with `NoState` if a logged table finds no node with state.
-    /// *Blocks* for one allocation and write per partition.
+    /// (leave the dead node out of `nodes`), with an error of this session's earlier writes, or with `NoState` if
+    /// a logged table finds no node with state. *Blocks* for one allocation and write per partition.
     /// *Source:* 004 §6.2.
     pub fn create(session: &mut Session, options: &DhtOptions) -> Result<Self, DhtError> {
         let shape = options.shape()?;

@@ -30,8 +30,8 @@ pub(crate) fn why_not_replicated(hosts: &Hosts) -> Option<&'static str> {
              memory on other hosts with `farside lend --exclusive`, and start nodes with `farside node --state-copies`",
         ),
         _ if hosts.fabric() == "verbs" => Some(
-            "over verbs all memory of the copies, more than twenty times that of the nodes, would be pinned; leave out --fabric, or \
-             use --fabric tcp",
+            "over verbs all memory of the copies, more than twenty times that of the nodes, would be pinned; leave out \
+             --fabric, or use --fabric tcp",
         ),
         Hosts::Machine | Hosts::Loopback(_) => None,
     }

@@ -77,7 +77,7 @@ struct Replica {
     lost: Option<Error>,
 }
 
-/// The copies that a log goes on without: those that its opening has not reached, and those lost since. A handle that other
+/// The copies that a log continues without: those that its opening has not reached, and those lost since. A handle that other
 /// threads may read.
 #[derive(Clone, Default, Debug)]
 pub struct LostCopies(Arc<Mutex<Vec<Error>>>);
@@ -291,7 +291,7 @@ impl ReplicatedDevice {
         Ok(device)
     }
 
-    /// Returns a handle of the copies that the log goes on without.
+    /// Returns a handle of the copies that the log continues without.
     pub fn lost(&self) -> LostCopies {
         self.lost.clone()
     }
@@ -612,7 +612,7 @@ impl ReplicatedDevice {
         self.leave_out_lost()
     }
 
-    /// Goes on with the copies that are not lost, if there are enough.
+    /// Continues with the copies that are not lost, if there are enough.
     fn leave_out_lost(&mut self) -> Result<(), Error> {
         let lost: Vec<_> =
             self.replicas.iter().filter_map(|replica| replica.lost.clone()).collect();

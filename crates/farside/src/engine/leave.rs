@@ -101,7 +101,7 @@ impl Engine {
 
     /// Continues a leave without waiting.
     pub(crate) fn step_leave(&mut self) {
-        if self.awaits_locks() {
+        if self.is_unlocking() {
             return;
         }
         let Some(mut leave) = self.leaving.take() else {
@@ -133,8 +133,8 @@ impl Engine {
         self.leaving.as_ref().is_some_and(|leave| leave.locks_end_ns.is_some())
     }
 
-    /// Whether locks of this home are held, and the leave still waits for them.
-    fn awaits_locks(&mut self) -> bool {
+    /// Continues step 1; whether it still waits for locks of this home.
+    fn is_unlocking(&mut self) -> bool {
         let Some(end_ns) = self.leaving.as_ref().and_then(|leave| leave.locks_end_ns) else {
             return false;
         };

@@ -52,7 +52,7 @@ pub(super) enum NodeEvent<'a> {
     Standby {
         reason: &'a str,
     },
-    /// It goes on without a copy of its state.
+    /// It continues without a copy of its state.
     CopyLost {
         reason: &'a str,
     },
@@ -144,7 +144,7 @@ impl NodeEvent<'_> {
                 )
             }
             Self::CopyLost { reason } => format!(
-                "goes on without a copy of its state: {reason}; start it again with a new copy in its place"
+                "continues without a copy of its state: {reason}; start it again with a new copy in its place"
             ),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =

@@ -4,7 +4,7 @@
 //! 1. **Drain.** The home recalls all delegations and delegates no more. It grants locks only to sessions that hold one
 //!    already, at any home; all other requests, queued and new, are refused with `HomeAway` and wait at their
 //!    requesters. A refused session holds nothing that a holder can wait for, so the holders wait for each other only,
-//!    deadlock detection sees all these waits, and the drain ends when the holders have unlocked.
+//!    and deadlock detection sees all these waits.
 //! 2. **Close.** Once no lock is held, or when the runtime waits no longer, all requests are refused.
 //!
 //! Refusing the nested requests of holders too would make them wait for the return of a home that waits for them.
