@@ -184,9 +184,8 @@ pub(super) fn get_with<S: Space>(
 ) -> Result<bool, DhtError> {
     let (home, lookup) = table.lookup(key)?;
     let called = match lookup.to_bytes() {
-        // The answer of a call on a logged table would wait for a fence of its node.
-        Ok(parameters) if !table.shape.logged => call(space, home, &parameters),
-        _ => Called::Nowhere,
+        Ok(parameters) => call(space, home, &parameters),
+        Err(_) => Called::Nowhere,
     };
     let told = match called {
         Called::Ended(answer) => told(answer, stats),

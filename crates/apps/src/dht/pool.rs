@@ -35,6 +35,14 @@ impl BlockClass {
     }
 }
 
+/// Memory for one record, and the generation of its last record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RecordBlock {
+    pub(super) address: GlobalAddress,
+    pub(super) class: BlockClass,
+    pub(super) generation: u32,
+}
+
 impl RecordBlock {
     /// Whether an address is in it.
     pub(super) fn contains(&self, at: GlobalAddress) -> bool {
@@ -44,21 +52,12 @@ impl RecordBlock {
     }
 }
 
-/// Memory for one record, and the generation of its last record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RecordBlock {
-    pub(super) address: GlobalAddress,
-    pub(super) class: BlockClass,
-    pub(super) generation: u32,
-}
-
 /// Spare blocks by class.
 #[derive(Debug)]
 pub(super) struct Pool {
     classes: Vec<(BlockClass, VecDeque<RecordBlock>)>,
     /// Blocks whose entries are removed, but perhaps not durably; with the mark before that.
     waiting: Vec<(RecordBlock, LossMark)>,
-    waiting_bytes: u64,
     /// Blocks to free after the next fence.
     pub(super) discarded: Vec<RecordBlock>,
     blocks_max: usize,
@@ -72,7 +71,6 @@ impl Pool {
         Self {
             classes: Vec::new(),
             waiting: Vec::new(),
-            waiting_bytes: 0,
             discarded: Vec::new(),
             blocks_max,
             state: seed,
@@ -94,8 +92,9 @@ impl Pool {
         next_generation((self.state >> 32) as u32)
     }
 
-    /// Keeps a block; returns one for the allocator if there are too many.
-    pub(super) fn put(&mut self, block: RecordBlock) -> Option<RecordBlock> {
+    /// Keeps a block without an entry. If there are too many, the next fence frees one: the error of a fence of its own
+    /// could not be returned, and would not be reported again.
+    pub(super) fn put(&mut self, block: RecordBlock) {
         let blocks = match self.classes.iter_mut().position(|(class, _)| *class == block.class) {
             Some(at) => &mut self.classes[at].1,
             None => {
@@ -106,31 +105,32 @@ impl Pool {
         blocks.push_back(block);
         let by_bytes = (BYTES_MAX / block.class.bytes()).max(2) as usize;
         if blocks.len() > by_bytes.min(self.blocks_max) {
-            return blocks.pop_front();
+            self.discarded.extend(blocks.pop_front());
         }
-        None
     }
 
     /// Keeps a block until the removal of its entry is durable.
     pub(super) fn wait(&mut self, block: RecordBlock, mark: LossMark) {
-        self.waiting_bytes += block.class.bytes();
         self.waiting.push((block, mark));
     }
 
     /// Whether a fence is due for the blocks that wait.
     pub(super) fn waits_for_many(&self) -> bool {
+        let bytes = || self.waiting.iter().map(|(block, _)| block.class.bytes()).sum::<u64>();
         self.waiting.len() >= self.blocks_max.max(2)
-            || self.waiting.len() > 1 && self.waiting_bytes > BYTES_MAX
+            || self.waiting.len() > 1 && bytes() > BYTES_MAX
     }
 
-    /// Takes a block that has waited, after a fence of a node at this mark. Those at other marks of the node are forgotten:
-    /// their entries may be there again.
-    pub(super) fn take_waiting(&mut self, mark: LossMark) -> Option<RecordBlock> {
-        self.waiting.retain(|(_, before)| before.node != mark.node || *before == mark);
-        let at = self.waiting.iter().position(|(_, before)| *before == mark);
-        let taken = at.map(|at| self.waiting.remove(at).0);
-        self.waiting_bytes = self.waiting.iter().map(|(block, _)| block.class.bytes()).sum();
-        taken
+    /// Ends the wait of blocks after a fence of a node at this mark. Those at other marks of the node are forgotten: their
+    /// entries may be there again.
+    pub(super) fn fenced(&mut self, mark: LossMark) {
+        for (block, before) in std::mem::take(&mut self.waiting) {
+            if before == mark {
+                self.put(block);
+            } else if before.node != mark.node {
+                self.waiting.push((block, before));
+            }
+        }
     }
 
     /// Whether there is a block that could be freed.
@@ -191,24 +191,25 @@ mod tests {
         let mut pool = Pool::new(BLOCKS_MAX, 1);
         assert_eq!(pool.take(block(0, 0).class), None);
         for number in 0..BLOCKS_MAX as u64 {
-            assert_eq!(pool.put(block(number, u32::MAX)), None);
+            pool.put(block(number, u32::MAX));
+            assert!(pool.discarded.is_empty());
         }
-        assert_eq!(pool.put(block(99, 5)), Some(block(0, u32::MAX)));
+        pool.put(block(99, 5));
+        assert_eq!(pool.discarded, [block(0, u32::MAX)]);
         assert_eq!(pool.take(block(0, 0).class), Some(block(1, 1)));
         let mark = |node, write_losses| LossMark { node: NodeId(node), write_losses };
         pool.wait(block(100, 1), mark(0, 4));
         pool.wait(block(101, 1), mark(0, 5));
         pool.wait(block(102, 1), mark(1, 4));
-        assert_eq!(
-            pool.take_waiting(mark(0, 5)),
-            Some(block(101, 1)),
-            "100 may be in the table again"
-        );
-        assert_eq!(pool.take_waiting(mark(0, 4)), None);
-        assert_eq!(pool.take_waiting(mark(1, 4)), Some(block(102, 1)));
+        pool.fenced(mark(0, 5));
+        // Block 100 may be in the table again, and 102 waits for a fence of node 1.
+        assert_eq!(pool.waiting, [(block(102, 1), mark(1, 4))]);
+        assert_eq!(pool.classes[0].1.back(), Some(&block(101, 1)));
+        pool.fenced(mark(1, 4));
+        assert_eq!(pool.classes[0].1.back(), Some(&block(102, 1)));
         pool.forget_memory(MemoryId::new(NodeId(1), Generation(0)).unwrap());
-        assert_eq!(pool.take(block(0, 0).class), Some(block(2, 1)));
+        assert_eq!(pool.take(block(0, 0).class), Some(block(4, 1)));
         pool.discard_all();
-        assert_eq!((pool.discarded.len(), pool.holds_any()), (30, true));
+        assert_eq!((pool.discarded.len(), pool.holds_any()), (32, true));
     }
 }

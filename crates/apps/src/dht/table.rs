@@ -187,7 +187,7 @@ impl TableAccess {
         let mut draft = None;
         let result = self.put_with(space, &sought, value, replace, &mut draft);
         if let Some((block, _)) = draft {
-            self.release(block);
+            self.pool.put(block);
         }
         result
     }
@@ -264,7 +264,7 @@ impl TableAccess {
         let result = self.update_with(space, &sought, &mut change, &mut value, &mut draft);
         self.value = value;
         if let Some((block, _)) = draft {
-            self.release(block);
+            self.pool.put(block);
         }
         result
     }
@@ -298,7 +298,7 @@ impl TableAccess {
             change(value);
             check_value(value)?;
             if let Some((block, _)) = draft.take() {
-                self.release(block);
+                self.pool.put(block);
             }
             let new = self.draft(space, sought, value, draft)?;
             if self.replace(space, place, sought, (slot, entry), new)? {
@@ -530,36 +530,30 @@ impl TableAccess {
             let line = shape.line.bytes();
             let bytes = self.draft.build(line, block.generation, sought.tag, sought.key, value);
             let written = space.write(block.address, bytes).and_then(|()| self.fence(space));
-            match written {
-                // Of another write of this session.
-                Err(error) if !error.address.is_none_or(|at| block.contains(at)) => {
-                    self.release(block);
-                    return Err(error.into());
-                }
-                Ok(()) => {
-                    let entry =
-                        BucketEntry::new(sought.tag, shape.lines, block.generation, block.address);
-                    *draft = Some((block, entry));
-                    return Ok(entry);
-                }
-                Err(Error { code: ErrorCode::NodeLost | ErrorCode::NodeLeft, .. }) => {
+            let Err(error) = written else {
+                let entry =
+                    BucketEntry::new(sought.tag, shape.lines, block.generation, block.address);
+                *draft = Some((block, entry));
+                return Ok(entry);
+            };
+            let of_block = error.address.is_none_or(|at| block.contains(at));
+            match error.code {
+                // Of earlier writes of this session.
+                ErrorCode::WritesLost => self.pool.put(block),
+                _ if !of_block => self.pool.put(block),
+                ErrorCode::NodeLost | ErrorCode::NodeLeft => {
                     self.pool.forget_memory(block.address.memory());
+                    continue;
                 }
-                Err(error) if error.code == ErrorCode::LineLost => self.pool.discarded.push(block),
-                Err(error) if error.code == ErrorCode::WritesLost => {
-                    self.release(block);
-                    return Err(error.into());
+                ErrorCode::LineLost => {
+                    self.pool.discarded.push(block);
+                    continue;
                 }
                 // So that the next one is elsewhere.
-                Err(error) if error.code == ErrorCode::HomeAway => {
-                    self.pool.forget_memory(block.address.memory());
-                    return Err(error.into());
-                }
-                Err(error) => {
-                    self.pool.discarded.push(block);
-                    return Err(error.into());
-                }
+                ErrorCode::HomeAway => self.pool.forget_memory(block.address.memory()),
+                _ => self.pool.discarded.push(block),
             }
+            return Err(error.into());
         }
         Err(Error::with(ErrorCode::OutOfMemory, "every block got lost with its node").into())
     }
@@ -697,18 +691,8 @@ impl TableAccess {
         for block in self.pool.discarded.drain(..) {
             let _ = space.free(block.address);
         }
-        let mark = space.loss_mark();
-        while let Some(block) = self.pool.take_waiting(mark) {
-            self.release(block);
-        }
+        self.pool.fenced(space.loss_mark());
         Ok(())
-    }
-
-    /// Keeps a block without an entry. If there are too many, the next fence frees one: the error of a fence of its
-    /// own could not be returned, and would not be reported again.
-    pub(super) fn release(&mut self, block: RecordBlock) {
-        let spare = self.pool.put(block);
-        self.pool.discarded.extend(spare);
     }
 }
 
