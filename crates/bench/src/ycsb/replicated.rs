@@ -3,7 +3,7 @@
 //! The copies are in another process than the node, so a killed node loses nothing, and in one process of one machine, so
 //! that the loss of this machine would lose all. A copy takes up memory only where the node's log was written.
 
-use super::table_cluster::{RECORD_BYTES, TableCluster, spin_ns};
+use super::table_cluster::{RECORD_BYTES, TableCluster, node_spec};
 use farside::GlobalAddress;
 use farside::fabrics::{self, Fabric};
 use farside::onesided::{LendOptions, MemoryServer, RegionKind};
@@ -79,17 +79,12 @@ impl ReplicatedTable {
             Some((fabric, _)) => fabric,
             None => fabrics::shared_memory()?,
         };
+        let spec = node_spec(hosts, what, (nodes, threads), (memory_bytes, CACHE_BYTES));
         let (mut copies, mut specs) = (Vec::new(), Vec::new());
         for node in 0..nodes {
             let lent = lend_copies(&fabric, &format!("{what}-copy-{node}"), memory_bytes)?;
-            let spin_ns = spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads));
-            specs.push(NodeSpec {
-                cluster: format!("{what}-{}", std::process::id()),
-                memory_bytes,
-                cache_bytes: CACHE_BYTES,
-                state_copies: lent.iter().map(|copy| copy.address().to_owned()).collect(),
-                ..NodeSpec::bench(what, spin_ns, None)
-            });
+            let state_copies = lent.iter().map(|copy| copy.address().to_owned()).collect();
+            specs.push(NodeSpec { state_copies, ..spec.clone() });
             copies.extend(lent);
         }
         let cluster = Cluster::start_each(hosts, &specs)?;

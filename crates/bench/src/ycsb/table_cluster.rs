@@ -46,20 +46,7 @@ impl TableCluster {
         seed: u64,
     ) -> Result<Self, Failure> {
         let memory = MEMORY_BYTES_MIN + records.saturating_mul(RECORD_BYTES) / u64::from(nodes);
-        let spec = NodeSpec {
-            cluster: format!("{what}-{}", std::process::id()),
-            create: true,
-            memory_bytes: memory,
-            cache_bytes: CACHE_BYTES,
-            line_bytes: None,
-            nodes_max: None,
-            spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
-            processor: None,
-            host: None,
-            keep_stopped: false,
-            state: None,
-            state_copies: Vec::new(),
-        };
+        let spec = node_spec(hosts, what, (nodes, threads), (memory, CACHE_BYTES));
         let cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
         Self::create(cluster, (0, false), threads, seed)
     }
@@ -193,9 +180,21 @@ impl TableCluster {
     }
 }
 
+/// Returns the settings of each of `nodes` nodes with this memory and cache, and with this many client threads.
+pub(super) fn node_spec(
+    hosts: &Hosts,
+    what: &str,
+    (nodes, threads): (u16, u16),
+    (memory_bytes, cache_bytes): (u64, u64),
+) -> NodeSpec {
+    let spin_ns = spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads));
+    let cluster = format!("{what}-{}", std::process::id());
+    NodeSpec { cluster, memory_bytes, cache_bytes, ..NodeSpec::bench(what, spin_ns, None) }
+}
+
 /// Returns the spin budget: the default if each thread has its own processor, otherwise `SPIN_SHARED_NS`, since
 /// spinning threads would delay the others.
-pub(super) fn spin_ns(threads: u64) -> Option<u64> {
+fn spin_ns(threads: u64) -> Option<u64> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     (threads > processors).then_some(SPIN_SHARED_NS)
 }

@@ -126,11 +126,10 @@ pub struct ReplicatedDevice {
     writing: Vec<(usize, RequestId)>,
     timeout: Duration,
     epoch: u64,
-    /// The copies to go on with when others are lost; `None`: a lost one fails the device.
+    /// The least copies to continue with when others are lost; `None`: a lost one fails the device.
     left_min: Option<usize>,
-    /// The value of `left_min` after recovery; until then copies may differ after what is durable, and a lost one fails the
-    /// device.
-    left_min_later: Option<usize>,
+    /// Until then copies may differ after what is durable, and a lost one fails the device.
+    is_recovered: bool,
     lost: LostCopies,
 }
 
@@ -280,12 +279,12 @@ impl ReplicatedDevice {
             timeout,
             epoch: 0,
             left_min: None,
-            left_min_later: None,
+            is_recovered: false,
             lost: LostCopies::default(),
         };
         device.begin(&missing, options.copies_min)?;
         let named = device.named.len();
-        device.left_min_later =
+        device.left_min =
             options.copies_min.map(|least| least.max((named + 1).saturating_sub(least)));
         locked(&device.lost.0).extend(unreached);
         Ok(device)
@@ -618,7 +617,7 @@ impl ReplicatedDevice {
             self.replicas.iter().filter_map(|replica| replica.lost.clone()).collect();
         let Some(first) = lost.first() else { return Ok(()) };
         let left = self.replicas.len() - lost.len();
-        if self.left_min.is_none_or(|least| left < least) {
+        if !self.is_recovered || self.left_min.is_none_or(|least| left < least) {
             return Err(first.clone());
         }
         for replica in self.replicas.extract_if(.., |replica| replica.lost.is_some()) {
@@ -698,14 +697,14 @@ impl LogDevice for ReplicatedDevice {
     }
 
     fn recovered(&mut self) {
-        self.left_min = self.left_min_later;
+        self.is_recovered = true;
     }
 
     fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let place = self.place_of(segment, at)?;
         loop {
             match self.read_at(0, place, out) {
-                Err(error) if self.left_min.is_some() && self.replicas[0].lost.is_none() => {
+                Err(error) if self.is_recovered && self.replicas[0].lost.is_none() => {
                     self.lose(0, &error);
                     self.wait()?;
                 }
