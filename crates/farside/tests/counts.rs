@@ -155,6 +155,19 @@ fn write_of_an_owned_line_moves_its_bytes_once() -> Result<(), Error> {
 }
 
 #[test]
+fn write_back_of_an_owned_line_is_one_round_trip() -> Result<(), Error> {
+    let mut cluster = ThreeNodes::new()?;
+    cluster.write(1)?;
+    let write_back =
+        |c: &mut ThreeNodes| finish(&c.nodes, c.sessions[1].write_back_async(c.line, 8));
+    // The bytes go with the request, and the copy remains.
+    assert_eq!(cluster.counts(write_back)?, [MESSAGE, LINE_AND_MESSAGE, NOTHING]);
+    assert_eq!(cluster.counts(|c| c.read(1))?, [NOTHING; 3]);
+    assert_eq!(cluster.counts(write_back)?, [MESSAGE, MESSAGE, NOTHING]);
+    Ok(())
+}
+
+#[test]
 fn atomic_costs_as_much_as_a_write() -> Result<(), Error> {
     let mut cluster = ThreeNodes::new()?;
     let add =

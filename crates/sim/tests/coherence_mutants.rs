@@ -84,6 +84,12 @@ fn two_writing_back() -> CoherenceSetup {
     CoherenceSetup { write_backs: 1, flushes: 1, ..line(&budgets) }
 }
 
+/// Three nodes: one has its write written back, the next writes.
+fn three_writing_back() -> CoherenceSetup {
+    let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    CoherenceSetup { write_backs: 1, ..line(&budgets) }
+}
+
 /// Three nodes, one of which dies, and overwrites of the whole line.
 fn three_healing() -> CoherenceSetup {
     let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
@@ -170,7 +176,7 @@ canaries! {
     canary_v10_home_forgets_place: HomeForgetsPlace, three(), "bytes change while they are on their way";
     canary_v10_frame_freed_early: FrameFreedEarly, two(), "a frame is freed while bytes are on their way from or to it";
     canary_v13_free_recalls_no_copy: FreeRecallsNobody, two_freeing(), "a line is freed while a copy exists";
-    canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "bytes change while they are on their way";
+    canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "waits for ever";
     canary_former_requester_kept: FormerRequesterKept, three_reusing(), "frame";
     canary_v15_stale_eviction_believed: StaleEvictionBelieved, three_evicting(), "may read version 0 of line 0, the latest is 1";
     canary_v17_grants_wrap: GrantsWrap, two_at_32_bits(), "waits for ever";
@@ -183,7 +189,10 @@ canaries! {
     canary_stray_forgotten: StrayForgotten, three_dying(), "a frame is freed while bytes are on their way from or to it";
     canary_early_leaver_kept: EarlyLeaverKept, three_evicting(), "the directory of line 0 is wrong about n2";
     canary_write_back_keeps_owner: WriteBackKeepsOwner, two_writing_back(), "a line may be written while its bytes are on their way";
-    canary_written_early: WrittenEarly, two_writing_back(), "a line passes for written back and its home lacks a write";
+    canary_written_early: WrittenEarly, logged(), "a line passes for written back that is not durable";
+    canary_write_back_not_awaited: WriteBackNotAwaited, three_writing_back(), "may read version 0 of line 0, the latest is 1";
+    canary_crossed_recall_ignored: CrossedRecallIgnored, three_writing_back(), "n0 is busy with nothing";
+    canary_crossed_copy_kept: CrossedCopyKept, three_writing_back(), "n0 is busy with nothing";
     canary_heal_reads_stale: HealReadsStale, three_healing(), "may be read before a line is overwritten";
     canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
     canary_heal_under_late_bytes: HealUnderLateBytes, two_healing_under_late_bytes(), "bytes land where they may be read";

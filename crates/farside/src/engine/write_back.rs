@@ -5,7 +5,7 @@
 //! version has changed, the line is in use (it would be lost with this node even if its home had older
 //! bytes), and the slot waits for another half. The same holds while a closure of [`Session::atomic`](crate::Session::atomic)
 //! changes the line or an operation pins it: the engine would block on it. Otherwise the last write was
-//! between a half and a whole interval ago, and the engine asks the home to recall the line down to
+//! between a half and a whole interval ago, and the engine sends the bytes to the home and keeps the line as
 //! `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and the slot
 //! rejoins the queue. A line that is written all the time stays owned.
 //!
@@ -27,7 +27,7 @@ use farside_base::{LineAddress, NodeSet, OperationId};
 use farside_protocol::coherence::CoherenceEvent;
 use std::collections::VecDeque;
 
-/// Maximum bytes of lines that one poll asks to be recalled.
+/// Maximum bytes of lines that one poll writes back.
 const BYTES_PER_POLL: usize = 64 << 10;
 /// Maximum queue entries that one poll examines.
 const ENTRIES_PER_POLL: usize = 64;

@@ -58,6 +58,12 @@ farside_base::mutants! {
         WriteBackKeepsOwner,
         /// A home reports a line as written back without having recalled its owner.
         WrittenEarly,
+        /// A home ends an owner's grant while the bytes of its write-back are still on their way.
+        WriteBackNotAwaited,
+        /// A holder that has returned its bytes ignores every recall that crosses them.
+        CrossedRecallIgnored,
+        /// A home counts a new sharer that has acknowledged its recall already as one that keeps its copy.
+        CrossedCopyKept,
         /// A lost line is readable before the write that overwrites it has stored its bytes.
         HealReadsStale,
         /// A lost line is healed by a write to a part of it.

@@ -31,7 +31,12 @@ impl fmt::Display for CoherenceMessage {
                 write!(f, "Refuse {line:?} {ticket:?} {code:?}")?;
                 supplier.map_or(Ok(()), |node| write!(f, ", forwarded to {node:?}"))
             }
-            Self::WriteBack { line, ticket } => write!(f, "WriteBack {line:?} {ticket:?}"),
+            Self::WriteBack { line, ticket, owned: None } => {
+                write!(f, "WriteBack {line:?} {ticket:?}")
+            }
+            Self::WriteBack { line, ticket, owned: Some(grant) } => {
+                write!(f, "WriteBack {line:?} {ticket:?} with the bytes of {grant:?}")
+            }
             Self::Written { line, ticket } => write!(f, "Written {line:?} {ticket:?}"),
             Self::Data { line, ticket } => write!(f, "Data {line:?} {ticket:?}"),
             Self::Ack { line, grant, had, left } => {

@@ -205,7 +205,6 @@ impl Holder {
         }
         let is_held = held.level > Level::Invalid;
         if is_held && recall.grant == held.grant {
-            held.check_recall(recall)?;
             if work.is_some_and(|work| work.recall.is_some()) {
                 return Err(Violation("a second recall of one grant"));
             }

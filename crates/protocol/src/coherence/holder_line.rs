@@ -136,9 +136,13 @@ impl HolderWork {
     }
 
     /// Checks whether a recall of a grant that is not held can refer to the requested one. Grants rise, so an older
-    /// one that waited was for a former grant.
+    /// one that waited was for a former grant. Of one grant only a recall that a write-back crossed precedes another.
     pub(super) fn check_early(&self, recall: Recall) -> Step {
-        if self.recall.is_some_and(|other| other.grant >= recall.grant) {
+        let precedes = |other: &Recall| {
+            let crossed = other.down_to == Level::Shared && recall.down_to == Level::Invalid;
+            other.grant < recall.grant || other.grant == recall.grant && crossed
+        };
+        if self.recall.is_some_and(|other| !precedes(&other)) {
             return Err(Violation("a second recall of one grant"));
         }
         match self.asked.and_then(|asked| asked.granted) {
@@ -362,7 +366,8 @@ impl HolderStep<'_, '_> {
     }
 
     /// Requests a write-back, unless one is outstanding: its answer is sent after the home has obtained the bytes of
-    /// every write so far. An answer for a grant that follows arrives after that grant.
+    /// every write so far. An answer for a grant that follows arrives after that grant. An owned line goes with the
+    /// request, unless it is pinned or about to be recalled.
     pub(super) fn write_back(&mut self, operation: Option<OperationId>) {
         let failure = if self.context.dead.contains(self.line.home()) {
             Some(ErrorCode::NodeLost)
@@ -379,9 +384,18 @@ impl HolderStep<'_, '_> {
             return;
         }
         self.last_ticket.0 += 1;
-        let (line, ticket) = (self.line, *self.last_ticket);
+        let (line, ticket, held) = (self.line, *self.last_ticket, self.state.held);
         self.state.write_back = Some(ticket);
-        self.context.send(line.home(), CoherenceMessage::WriteBack { line, ticket });
+        let hindered = self.state.pins > 0 || self.state.recall.is_some() || self.state.evicting;
+        if held.level < Level::Dirty || hindered {
+            let message = CoherenceMessage::WriteBack { line, ticket, owned: None };
+            return self.context.send(line.home(), message);
+        }
+        if !mutant!(self.context, WriteBackKeepsOwner) {
+            self.set_level(Level::Shared, held.grant);
+        }
+        let message = CoherenceMessage::WriteBack { line, ticket, owned: Some(held.grant) };
+        self.place(line.home(), PlacementTarget::Home, message);
     }
 
     pub(super) fn written(&mut self) {
@@ -406,6 +420,14 @@ impl HolderStep<'_, '_> {
         if self.state.lost == Some(recall.grant) {
             self.state.lost = None;
             return self.acknowledge(recall.grant, Had::Nothing, Level::Invalid);
+        }
+        let crossed = self.state.held == (HeldLine { level: Level::Shared, grant: recall.grant });
+        let returned = self.state.write_back.is_some();
+        if crossed
+            && (recall.down_to == Level::Shared
+                || returned && mutant!(self.context, CrossedRecallIgnored))
+        {
+            return; // the write-back that it crossed is the acknowledgement
         }
         self.state.recall = Some(recall);
         if !self.may_obey(recall) {
@@ -435,9 +457,7 @@ impl HolderStep<'_, '_> {
         let keeps = recall.down_to == Level::Shared && !self.state.evicting;
         let left = if keeps { Level::Shared } else { Level::Invalid };
         self.state.evicting = false;
-        let late = mutant!(self.context, LevelFallsAfterPlace)
-            || (left == Level::Shared && mutant!(self.context, WriteBackKeepsOwner));
-        if !late {
+        if !mutant!(self.context, LevelFallsAfterPlace) {
             self.set_level(left, recall.grant);
         }
         self.send_bytes(recall, left);

@@ -160,8 +160,8 @@ impl Home {
                 let requester = Requester { node: from, frame, ticket };
                 self.request(line, HomeRequest::Write(requester, held, covers), here, context)
             }
-            CoherenceMessage::WriteBack { line, ticket } => {
-                self.write_back(line, HomeRequest::WriteBack(from, ticket), here, context)
+            CoherenceMessage::WriteBack { line, ticket, owned } => {
+                self.write_back(line, HomeRequest::WriteBack(from, ticket), owned, here, context)
             }
             CoherenceMessage::Evict { line, grant, dirty } => {
                 if grant > self.last_grant {
@@ -220,6 +220,7 @@ impl Home {
         &mut self,
         line: LineAddress,
         request: HomeRequest,
+        owned: Option<Grant>,
         here: Here,
         context: &mut StepContext<'_>,
     ) -> Step {
@@ -227,8 +228,15 @@ impl Home {
         if self.busy.get(line).is_some_and(|work| twice(work)) {
             return Err(Violation("a second write-back of a line before the first was answered"));
         }
+        let returned = request.node().zip(owned);
+        if returned.is_some() && self.directory.owner(line) != returned {
+            return Err(Violation("bytes of a line that their sender does not own"));
+        }
         let lost = context.logs && self.directory.is_lost(line);
         self.at(line, here.extent, context, |desk| {
+            if let Some(owner) = returned {
+                desk.owner_returned(owner);
+            }
             if here.extent.is_none() {
                 desk.refuse(request, ErrorCode::Unallocated, None);
             } else if lost {
@@ -326,7 +334,7 @@ impl Home {
                     self.busy.get(line).and_then(|work| work.current?.request.requester());
                 let fits = match had {
                     Had::Nothing => left == Level::Invalid,
-                    Had::Clean => false,
+                    Had::Clean => down_to == Level::Invalid && left == Level::Invalid,
                     Had::Bytes => left <= down_to,
                     Had::Forwarded => {
                         !context.logs

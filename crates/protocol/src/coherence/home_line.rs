@@ -53,7 +53,8 @@ pub(super) struct Transaction {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum HomeStage {
-    /// The owner's acknowledgement is outstanding. `gone`: the owner has since evicted the copy that it was to keep.
+    /// The owner's bytes are outstanding. `gone`: the owner has no copy any more. It evicted the one that it was to keep, or
+    /// dropped it for a recall that its write-back crosses.
     Owner { down_to: Level, gone: bool },
     /// Acknowledgements of the sharers are outstanding; each shortens the list in the directory.
     Sharers,
@@ -527,7 +528,28 @@ impl HomeStep<'_, '_> {
         }
     }
 
+    /// Handles the bytes that an owner returned by itself: it has become a sharer. They answer a recall that they crossed,
+    /// but for the end of the copy, which the owner acknowledges.
+    pub(super) fn owner_returned(&mut self, owner: (NodeId, Grant)) {
+        let stage = self.state.current.map(|current| current.stage);
+        self.directory.clear(self.line);
+        let gone = matches!(stage, Some(HomeStage::Owner { gone: true, .. }));
+        if !gone || mutant!(self.context, CrossedCopyKept) {
+            self.directory.add_sharer(self.line, owner);
+        }
+        if self.context.logs {
+            self.log();
+        }
+        if let Some(HomeStage::Owner { .. }) = stage {
+            self.set_stage(HomeStage::Sharers);
+            self.conclude_if_alone();
+        }
+    }
+
     pub(super) fn owner_acknowledged(&mut self, owner: (NodeId, Grant), had: Had, left: Level) {
+        if had == Had::Clean && !mutant!(self.context, WriteBackNotAwaited) {
+            return self.leaves_early(); // its bytes come with its write-back
+        }
         let Some(Transaction { request, stage: HomeStage::Owner { gone, .. }, abandoned }) =
             self.state.current
         else {
@@ -692,9 +714,7 @@ impl HomeStep<'_, '_> {
     fn replace_lost(&mut self) {
         self.context.counters.lines_restored += 1;
         self.directory.clear(self.line);
-        // An owner writes this memory only after a recall, and is recalled only after its own bytes have landed.
-        let untouched = self.state.places > 0;
-        if !untouched && !mutant!(self.context, NotRestored) {
+        if !mutant!(self.context, NotRestored) {
             self.context.effects.push(CoherenceEffect::Restore { line: self.line });
         }
     }

@@ -10,7 +10,8 @@
 //! REFUSE  0 tag, 1 line, 9 ticket, 17 code, 19 whether supplier, 20 [supplier, 22]
 //! DATA    0 tag, 1 line, 9 ticket, 17
 //! ACK     0 tag, 1 line, 9 grant, 17 had, 18 left, 19
-//! WRITE BACK, WRITTEN  0 tag, 1 line, 9 ticket, 17
+//! WRITE BACK  0 tag, 1 line, 9 ticket, 17 whether with bytes, 18 [grant, 26]
+//! WRITTEN 0 tag, 1 line, 9 ticket, 17
 //! ```
 
 use super::{CoherenceMessage, Extent, Frame, Had, Level, Requester, Supply};
@@ -128,7 +129,13 @@ impl CoherenceMessage {
                 REFUSE
             }
             Self::Data { ticket, .. } => put_ticket(to, ticket, DATA),
-            Self::WriteBack { ticket, .. } => put_ticket(to, ticket, WRITE_BACK),
+            Self::WriteBack { ticket, owned, .. } => {
+                if let Some(grant) = owned {
+                    to[17] = 1;
+                    put(to, 18, grant.0.to_le_bytes());
+                }
+                put_ticket(to, ticket, WRITE_BACK)
+            }
             Self::Written { ticket, .. } => put_ticket(to, ticket, WRITTEN),
             Self::Ack { grant, had, left, .. } => {
                 put(to, 9, grant.0.to_le_bytes());
@@ -243,8 +250,10 @@ fn ack(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violati
 
 #[inline(never)]
 fn write_back(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
-    padding_from(body, 17)?;
-    Ok(CoherenceMessage::WriteBack { line, ticket: Ticket(u64_at(body, 9)) })
+    let has_bytes = flag(body[17])?;
+    if has_bytes { padding_from(body, 26) } else { padding_from(body, 18) }?;
+    let owned = has_bytes.then(|| Grant(u64_at(body, 18)));
+    Ok(CoherenceMessage::WriteBack { line, ticket: Ticket(u64_at(body, 9)), owned })
 }
 
 #[inline(never)]

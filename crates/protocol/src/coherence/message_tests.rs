@@ -83,7 +83,11 @@ impl MessageGenerator {
                 supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
             },
             6 => CoherenceMessage::Data { line, ticket },
-            8 => CoherenceMessage::WriteBack { line, ticket },
+            8 => CoherenceMessage::WriteBack {
+                line,
+                ticket,
+                owned: *self.0.pick(&[None, Some(grant)]),
+            },
             9 => CoherenceMessage::Written { line, ticket },
             _ => CoherenceMessage::Ack {
                 line,

@@ -5,8 +5,7 @@
 //! - **Grants are numbered** by the home, with one 64-bit counter for all its lines. A recall names the grant it
 //!   ends; acknowledgements are matched by (node, grant).
 //! - **An eviction requests a recall.** A clean copy is dropped at once and its home notified. An owner keeps its
-//!   line until the home recalls it, so bytes are written to a home's memory only under a recall, and a stale
-//!   write-back cannot exist.
+//!   line until the home recalls it.
 //! - **A line is invalid the moment its bytes are sent**; only the frame stays pinned until they are placed.
 //! - **A recall that names a grant not held**, while a request for the line is in flight, waits for that request's
 //!   grant. It is either for that grant (obey after using it once) or for a former one (drop it; the eviction of the
@@ -17,9 +16,10 @@
 //! - **A lost line stays lost.** A line with a dead owner is refused until it is freed, or overwritten as a whole:
 //!   its old bytes are never served. A requester that overwrites it fills in the bytes itself, before its level
 //!   rises. While a removed node may still write to this home (`Lingers`), the line is not healed.
-//! - **A write-back is a downgrade that the owner requests.** The home recalls the owner, whichever node that is by
-//!   then, down to `Shared`, and reports when it has the bytes. So a line that may be written is never clean, and no
-//!   modified bit is needed.
+//! - **A write-back is a downgrade by the owner**: it sends the bytes with its request and stays a sharer. A recall that
+//!   the request crosses is answered by it, so a home ends no grant before it has the bytes of its write-back, and a
+//!   stale one cannot exist. Where the owner is another node by then, or has the line pinned, the home recalls it. A line
+//!   that may be written is never clean, and no modified bit is needed.
 //! - **A home that logs grants only what its log has** (004 §5: a redo record is durable before its bytes become visible
 //!   to another node). Bytes come back to it and never go from owner to requester, and what its own node writes is
 //!   logged before the line is readable again. A dead owner's line is restored from the log and never lost.
@@ -143,7 +143,7 @@ pub enum Supply {
 pub enum Had {
     /// No bytes: it was granted the line, but the supplier died first.
     Nothing,
-    /// The same bytes as the home.
+    /// The same bytes as the home, or as it has once the holder's `WriteBack` has arrived.
     Clean,
     /// The only bytes; placed in the home's memory before this message.
     Bytes,
@@ -164,10 +164,13 @@ pub enum CoherenceMessage {
     /// Holder to home (class request): a clean copy was dropped, and this acknowledges a recall of it in flight; a
     /// dirty one is to be recalled.
     Evict { line: LineAddress, grant: Grant, dirty: bool },
-    /// Holder to home (class request): requests a write-back of the line.
-    WriteBack { line: LineAddress, ticket: Ticket },
+    /// Holder to home (class request): requests a write-back of the line. With `owned`, the sender owned it by this grant,
+    /// has lowered it to `Shared`, and has placed the bytes in the home's memory before this message, which acknowledges
+    /// the bytes to a recall that it crosses.
+    WriteBack { line: LineAddress, ticket: Ticket, owned: Option<Grant> },
     /// Home to holder (class forward): lower the line to `down_to`. The bytes of a dirty line go to `forward` as its
-    /// `Data`, and to the home's memory if `down_to` is `Shared` or there is no `forward`.
+    /// `Data`, and to the home's memory if `down_to` is `Shared` or there is no `forward`. A holder that has returned the
+    /// bytes with a `WriteBack` only lowers the line: it acknowledges that (`Clean`) if it had to.
     Recall { line: LineAddress, grant: Grant, down_to: Level, forward: Option<Requester> },
     /// Home to requester (class reply): the request is granted.
     Grant {

@@ -113,8 +113,6 @@ fn unexpected_acknowledgements_are_refused() {
 fn recalls_that_no_home_sends_are_refused() {
     let mut cluster = CoherenceCluster::shared_by(3, &[1]);
     refused(&mut cluster, 0, 1, recall(GRANT, Level::Dirty, None));
-    refused(&mut cluster, 0, 1, recall(GRANT, Level::Shared, None));
-    refused(&mut cluster, 0, 1, recall(GRANT, Level::Invalid, Some(2)));
     refused(&mut cluster, 0, 1, recall(GRANT, Level::Invalid, Some(0)));
     refused(&mut cluster, 0, 1, recall(GRANT, Level::Invalid, Some(1)));
     refused(&mut cluster, 0, 1, recall(GRANT, Level::Invalid, Some(500)));
@@ -122,6 +120,20 @@ fn recalls_that_no_home_sends_are_refused() {
     cluster.write(0, 2);
     cluster.forward(0, 1);
     refused(&mut cluster, 0, 1, recall(GRANT, Level::Invalid, None));
+}
+
+#[test]
+fn write_backs_of_lines_that_their_sender_does_not_own_are_refused() {
+    let write_back = |grant| {
+        let (line, ticket, owned) = (line(), Ticket(9), Some(Grant(grant)));
+        CoherenceMessage::WriteBack { line, ticket, owned }
+    };
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
+    refused(&mut cluster, 1, 0, write_back(0));
+    refused(&mut cluster, 1, 0, write_back(2));
+    refused(&mut cluster, 2, 0, write_back(1));
+    let mut cluster = CoherenceCluster::shared_by(3, &[1]);
+    refused(&mut cluster, 1, 0, write_back(1));
 }
 
 #[test]
@@ -214,7 +226,7 @@ impl InputGenerator {
                 supplier: optional.then(|| self.node()),
             },
             6 => CoherenceMessage::Data { line, ticket },
-            8 => CoherenceMessage::WriteBack { line, ticket },
+            8 => CoherenceMessage::WriteBack { line, ticket, owned: optional.then_some(grant) },
             9 => CoherenceMessage::Written { line, ticket },
             _ => CoherenceMessage::Ack {
                 line,

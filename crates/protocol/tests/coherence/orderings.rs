@@ -443,15 +443,11 @@ fn write_back_leaves_a_copy_to_read() {
     cluster.happened(
         "
         n1 writes back
-            n1 send to n0: WriteBack t2
+            n1 set Shared g1
+            n1 place in n0 memory: WriteBack t2 with the bytes of g1
         n1 writes back
         n1 writes back for o7
-        n1 > n0: WriteBack t2
-            n0 send to n1: Recall g1 down to Shared
-        n0 > n1: Recall g1 down to Shared
-            n1 set Shared g1
-            n1 place in n0 memory: Ack g1 had the bytes, left Shared
-        n1 > n0: Ack g1 had the bytes, left Shared
+        n1 > n0: WriteBack t2 with the bytes of g1
             n0 send to n1: Written t2
             n0 set Shared g0
         n0 > n1: Written t2
@@ -463,6 +459,100 @@ fn write_back_leaves_a_copy_to_read() {
     cluster.write_back(1, None); // nothing to write
     cluster.happened("n1 writes back\n");
     cluster.write_back(1, Some(8));
+    cluster.run();
+    cluster.at_rest(None, &[1]);
+}
+
+/// A pinned line stays with its owner, and is recalled.
+#[test]
+fn write_back_of_a_pinned_line_waits_for_the_pin() {
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
+    cluster.issue(1, 1, Want::Write, true);
+    cluster.write_back(1, Some(7));
+    cluster.request(1, 0);
+    cluster.forward(0, 1);
+    cluster.forget();
+    cluster.unpin(1);
+    cluster.happened(
+        "
+        n1 unpins
+            n1 set Shared g1
+            n1 place in n0 memory: Ack g1 had the bytes, left Shared
+        ",
+    );
+    cluster.run();
+    cluster.at_rest(None, &[1]);
+}
+
+#[test]
+fn write_back_answers_a_recall_that_crosses_it() {
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
+    cluster.read(2, 1);
+    cluster.request(2, 0);
+    cluster.write_back(1, None);
+    cluster.forget();
+    cluster.forward(0, 1);
+    cluster.happened("n0 > n1: Recall g1 down to Shared, bytes to n2 t1\n");
+    cluster.request(1, 0);
+    cluster.happened(
+        "
+        n1 > n0: WriteBack t2 with the bytes of g1
+            n0 place in n2 frame 2: Grant t1 g2 Shared, bytes from home
+            n0 set Shared g0
+            n0 send to n1: Written t2
+        ",
+    );
+    cluster.run();
+    cluster.at_rest(None, &[1, 2]);
+}
+
+/// The home grants the line only once it has both the bytes and the end of the copy.
+#[test]
+fn copy_that_is_recalled_across_its_write_back_is_acknowledged() {
+    for bytes_first in [false, true] {
+        let mut cluster = CoherenceCluster::owned_by(3, 1);
+        cluster.write(2, 1);
+        cluster.request(2, 0);
+        cluster.write_back(1, None);
+        cluster.forget();
+        cluster.forward(0, 1);
+        cluster.happened(
+            "
+            n0 > n1: Recall g1 down to Invalid, bytes to n2 t1
+                n1 set Invalid
+                n1 send to n0: Ack g1 had a clean copy, left Invalid
+            ",
+        );
+        if bytes_first {
+            cluster.request(1, 0);
+            cluster.happened("n1 > n0: WriteBack t2 with the bytes of g1\n");
+            cluster.reply(1, 0);
+        } else {
+            cluster.reply(1, 0);
+            cluster.happened("n1 > n0: Ack g1 had a clean copy, left Invalid\n");
+            cluster.request(1, 0);
+        }
+        cluster.run();
+        assert_eq!(cluster.held(2).grant, Grant(2), "bytes first: {bytes_first}");
+    }
+}
+
+/// A recall that was answered by a write-back may still be under way when the next one of the same grant is sent.
+#[test]
+fn two_recalls_of_a_grant_may_be_in_flight() {
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
+    cluster.read(0, 1);
+    cluster.write_back(1, None);
+    cluster.request(1, 0);
+    cluster.reply(0, 1);
+    cluster.placed(1);
+    cluster.write(0, 2);
+    cluster.evict(1);
+    cluster.read(1, 3);
+    cluster.forget();
+    cluster.forward(0, 1);
+    cluster.forward(0, 1);
+    cluster.happened("n0 > n1: Recall g1 down to Shared\nn0 > n1: Recall g1 down to Invalid\n");
     cluster.run();
     cluster.at_rest(None, &[1]);
 }

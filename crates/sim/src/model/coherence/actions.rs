@@ -19,7 +19,7 @@ impl System {
         let flight = self.flights.remove(at);
         let line = Self::line(flight.message.line());
         if let Some((target, value)) = flight.bytes {
-            self.land(to, line, target, value);
+            self.land((from, to), line, target, value);
         }
         let here = self.here(to, line);
         self.tell(|| format!("n{from} > n{to}: {}", flight.message));
@@ -47,7 +47,7 @@ impl System {
             && let Some(flight) = self.flights.iter_mut().find(still_coming)
             && let Some((target, value)) = flight.bytes.take()
         {
-            self.land(place.to, line, target, value);
+            self.land((node, place.to), line, target, value);
         }
         self.places.remove(at);
         self.tell(|| format!("n{node} placed line {line}"));
@@ -232,7 +232,7 @@ impl System {
             if lingers && late.is_none() {
                 late = Some(Late { from: dead, to: node, line, target });
             } else if !lingers {
-                self.land(node, line, target, JUNK);
+                self.land((dead, node), line, target, JUNK);
             }
         }
         if let Some(late) = late {
@@ -263,7 +263,7 @@ impl System {
         if let Some(at) = self.late.iter().position(ours) {
             let Late { line, target, .. } = self.late.remove(at);
             if self.truths[usize::from(line)].allocated || target != PlacementTarget::Home {
-                self.land(node, line, target, JUNK);
+                self.land((dead, node), line, target, JUNK);
             } else {
                 self.tag_mut(node, line).value = JUNK; // in quarantine
             }

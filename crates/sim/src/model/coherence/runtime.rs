@@ -91,7 +91,13 @@ impl System {
     }
 
     /// The bytes of a placement arrive in memory, before its message.
-    pub(super) fn land(&mut self, to: u16, line: u8, target: PlacementTarget, value: u8) {
+    pub(super) fn land(
+        &mut self,
+        (from, to): (u16, u16),
+        line: u8,
+        target: PlacementTarget,
+        value: u8,
+    ) {
         let tag = *self.tag(to, line);
         let fits = match target {
             PlacementTarget::Frame(frame) => u32::from(line) == frame.0 && tag.reserved,
@@ -103,7 +109,14 @@ impl System {
         if tag.held.level != Level::Invalid {
             self.wrong("bytes land where they may be read");
         }
-        self.write(to, line, value);
+        // An owner may return bytes before its home learns that they had landed there.
+        let leaves = |place: &UnlandedWrite| (place.from, place.line) == (to, line);
+        let all_there =
+            self.places.iter().filter(|place| leaves(place)).all(|place| place.to == from);
+        match target {
+            PlacementTarget::Home if all_there => self.store(to, line, value),
+            PlacementTarget::Home | PlacementTarget::Frame(_) => self.write(to, line, value),
+        }
     }
 
     /// Writes a new version.
@@ -111,6 +124,10 @@ impl System {
         if self.is_leaving(node, line) {
             self.wrong("bytes change while they are on their way");
         }
+        self.store(node, line, value);
+    }
+
+    fn store(&mut self, node: u16, line: u8, value: u8) {
         if self.home(line) == node && self.truth(line).logging.is_some() {
             self.wrong("bytes change while they are logged");
         }
@@ -118,6 +135,7 @@ impl System {
         self.bytes_change(node, line, value);
     }
 
+    /// Whether the node has not learned yet that its bytes have landed.
     pub(super) fn is_leaving(&self, node: u16, line: u8) -> bool {
         self.places.iter().any(|place| place.from == node && place.line == line)
     }
@@ -181,8 +199,12 @@ impl System {
         if self.late.iter().any(|late| (late.to, late.line) == (node, line)) {
             self.wrong("a line is restored while bytes may land in it");
         }
+        let leaves = |place: &UnlandedWrite| (place.from, place.line) == (node, line);
+        if self.places.iter().any(|place| leaves(place) && self.node(place.to).alive) {
+            self.wrong("a line is restored while its bytes are on their way");
+        }
         let durable = self.truth(line).durable;
-        self.write(node, line, durable);
+        self.store(node, line, durable);
     }
 
     fn release(&mut self, node: u16, line: u8) {
