@@ -22,6 +22,8 @@ pub(crate) struct Policy {
     pub(crate) names: [&'static str; 2],
     session: Session,
     memory: GlobalAddress,
+    /// Written last: a home with state logs the bytes that have changed, and nothing for a line without any.
+    value: u64,
     /// After the session.
     _nodes: [Node; 2],
     _copies: Vec<MemoryServer>,
@@ -73,12 +75,17 @@ impl Policy {
         let client = Node::join(&config.memory_bytes(0))?;
         let mut session = client.session()?;
         let memory = session.alloc_on(LINE * LINES[1] as u64, home.id())?;
-        Ok(Self { names, session, memory, _nodes: [client, home], _copies: copies })
+        Ok(Self { names, session, memory, value: 0, _nodes: [client, home], _copies: copies })
     }
 
     fn write(&mut self, line: usize) -> Result<(), Error> {
         let at = self.memory.checked_add(LINE * line as u64).unwrap_or(self.memory);
-        self.session.write(at, &[line as u8; WRITE])
+        self.value += 1;
+        let mut bytes = [0; WRITE];
+        for word in bytes.chunks_exact_mut(size_of::<u64>()) {
+            word.copy_from_slice(&self.value.to_le_bytes());
+        }
+        self.session.write(at, &bytes)
     }
 
     /// Measures a write to a line that the client owns, in nanoseconds.
