@@ -3,6 +3,7 @@
 
 use crate::onesided::draw;
 use crate::policies::{LINES, Policy};
+use crate::recovery::{self, Recovery};
 use crate::settings::BenchDurable;
 use crate::window::Figure;
 use farside::durable::{
@@ -32,14 +33,15 @@ const FILE_BYTES: u64 = 64 << 20;
 #[derive(Debug, Serialize)]
 struct DurableFigure {
     operation: &'static str,
-    /// Records of a commit, on average.
+    /// Records of a commit, on average; of a start, mebibytes that return.
     group: f64,
     threads: usize,
     #[serde(flatten)]
     time: Figure,
-    /// Of a record.
+    /// Of a record, or of a mebibyte that returns.
     record_ns: f64,
-    /// Times the write and sync of the same bytes; of several threads, of one record; of memory, that of a volatile home.
+    /// Times the write and sync of the same bytes; of several threads, of one record; of memory, that of a volatile home;
+    /// of a start, a copy of the same bytes.
     ratio: f64,
 }
 
@@ -70,7 +72,8 @@ pub fn run(arguments: &BenchDurable, output: Output) -> Result<(), Failure> {
     output.line(table.text());
     output.line(format!(
         "records of {RECORD} B on {promise}; raw: pwrite and fdatasync of a file that is filled. Writes: of 64 B to lines \
-         of another node over shared memory, x the same to a node without state"
+         of another node over shared memory, x the same to a node without state. Starts: of a node whose memory returns, \
+         per MiB, x a copy of the bytes"
     ));
     let labels = ["a record, ns, median", "records of a commit"];
     draw(arguments.plot.as_deref(), labels, &figures, |one| {
@@ -85,8 +88,8 @@ fn measure(
     windows: u32,
     output: Output,
 ) -> Result<(Vec<DurableFigure>, String), Failure> {
-    let bar =
-        output.bar("figures", (3 * GROUPS.len() + THREADS.len() + 3 * (1 + LINES.len())) as u64);
+    let bar = output
+        .bar("figures", (3 * GROUPS.len() + THREADS.len() + 3 * (1 + LINES.len()) + 1) as u64);
     let options = DurableLogOptions::default().segment_bytes(FILE_BYTES);
     let (log, _) = DurableLog::open(&folder.join("log"), &options)?;
     let raw = raw_file(&folder.join("raw"))?;
@@ -141,6 +144,7 @@ fn measure(
         bar.inc(1);
     }
     policies(folder, windows, &mut figures, || bar.inc(1))?;
+    starts(folder, windows, &mut figures, || bar.inc(1))?;
     bar.finish_and_clear();
     Ok((figures, log.promise().to_string()))
 }
@@ -173,6 +177,33 @@ fn policies(
             measured();
         }
     }
+    Ok(())
+}
+
+/// Measures starts of nodes whose memory returns, by turns, and copies of as many bytes.
+fn starts(
+    folder: &Path,
+    windows: u32,
+    figures: &mut Vec<DurableFigure>,
+    measured: impl Fn(),
+) -> Result<(), Failure> {
+    let nodes = Recovery::all(folder)?;
+    let (mut copies, mut times) = (Vec::new(), [const { Vec::new() }; 3]);
+    for _ in 0..windows {
+        copies.push(recovery::time_copy());
+        for (node, times) in nodes.iter().zip(&mut times) {
+            times.push(node.time_start()?);
+        }
+    }
+    let copied = Figure::from_windows(copies, 1);
+    let rows = nodes.iter().map(|node| node.name).zip(times);
+    let rows = rows.map(|(name, times)| (name, Figure::from_windows(times, 1)));
+    for (operation, time) in std::iter::once(("copy", copied)).chain(rows) {
+        let group = recovery::FILLED_MIB;
+        let (record_ns, ratio) = (time.median_ns / group, time.median_ns / copied.median_ns);
+        figures.push(DurableFigure { operation, group, threads: 1, time, record_ns, ratio });
+    }
+    measured();
     Ok(())
 }
 

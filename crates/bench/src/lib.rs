@@ -14,6 +14,7 @@ mod memory;
 pub mod onesided;
 pub mod plot;
 mod policies;
+mod recovery;
 mod report;
 pub mod rmc;
 pub mod settings;
