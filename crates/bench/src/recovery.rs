@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Bytes of the memory.
-pub(crate) const MEMORY_BYTES: u64 = 16 << 20;
+pub(crate) const MEMORY_BYTES: u64 = 8 << 20;
 /// Bytes that are written, and return.
 const FILLED_BYTES: usize = (MEMORY_BYTES - (1 << 20)) as usize;
 /// Memory of a copy: a log of lines of 512 B needs less than three times their bytes.
@@ -106,5 +106,9 @@ pub(crate) fn time_copy() -> f64 {
 
 /// Bytes of which no two lines are equal.
 fn pattern() -> Vec<u8> {
-    (0..FILLED_BYTES as u64 / 8).flat_map(u64::to_le_bytes).collect()
+    let mut bytes = vec![0; FILLED_BYTES];
+    for (number, word) in bytes.chunks_exact_mut(size_of::<u64>()).enumerate() {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
 }

@@ -339,7 +339,10 @@ impl Holder {
     }
 
     pub(super) fn drop_pins(&mut self, context: &mut StepContext<'_>) {
-        for line in self.busy.sorted_keys() {
+        let pinned = self.busy.iter().filter(|(_, work)| work.pins > 0);
+        let mut pinned: Vec<LineAddress> = pinned.map(|(line, _)| line).collect();
+        pinned.sort_unstable();
+        for line in pinned {
             self.at(line, HeldLine::default(), context, |desk| desk.state.pins = 0);
         }
     }
