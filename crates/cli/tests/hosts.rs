@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Returns the error text of a command that must fail with this exit code.
@@ -146,6 +147,55 @@ fn process_node_continues_without_a_lost_copy() {
     assert_eq!(session.fetch_add(word, 1).unwrap(), 2);
     session.fence().unwrap();
     home.event("copy_lost");
+}
+
+/// A host of a copy that answers no more costs the home its timeout once. Meanwhile the home serves what needs no commit, and
+/// remains a member.
+#[test]
+fn process_node_continues_without_a_copy_that_hangs() {
+    let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
+    let copies =
+        ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap());
+    let lend = ["--json", "lend", "--bytes", "48M", "--exclusive", "--listen", "127.0.0.1:0"];
+    let mut hangs = Running::start(&[], &lend);
+    let third = hangs.event("lending")["address"].as_str().unwrap().to_owned();
+    let copies_of_home = format!("{},{third},{}", copies[0].address(), copies[1].address());
+    let cluster = name();
+    let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
+    let (_, address) = founder.started();
+    let state = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
+    let state = [&state[..], &["--state-copies-min", "2", "--state-copies", &copies_of_home]];
+    let mut home = Running::node(&[], &state.concat());
+    home.started();
+    let config = Config::new(cluster).memory_bytes(0).cache_bytes(1 << 20);
+    let client = Node::join_on(&config, tcp(std::slice::from_ref(&address))).unwrap();
+    let (mut session, mut other) = (client.session().unwrap(), client.session().unwrap());
+    let logged = AllocationSpec::default().durability(Durability::Logged);
+    let word = session.alloc_with(8, logged).unwrap();
+    let read_only = session.alloc_on(64, word.home()).unwrap();
+    session.fetch_add(word, 1).unwrap();
+    session.fence().unwrap();
+    hangs.signal(Signal::STOP);
+    session.fetch_add(word, 1).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let fenced = session.fence();
+            ended.store(true, Ordering::Relaxed);
+            fenced.unwrap();
+        });
+        let mut served = 0;
+        while !ended.load(Ordering::Relaxed) {
+            other.write_back(read_only, 8).unwrap(); // asks the home
+            served += 1;
+        }
+        assert!(served > 0);
+    });
+    let event = home.event("copy_lost");
+    assert!(event["reason"].as_str().unwrap().contains(&third), "{event}");
+    assert_eq!(session.fetch_add(word, 1).unwrap(), 2);
+    session.fence().unwrap();
+    hangs.signal(Signal::KILL);
 }
 
 #[test]
