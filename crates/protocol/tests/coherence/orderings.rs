@@ -537,7 +537,7 @@ fn copy_that_is_recalled_across_its_write_back_is_acknowledged() {
     }
 }
 
-/// A recall that was answered by a write-back may still be under way when the next one of the same grant is sent.
+/// A recall that was answered by a write-back may still be in flight when the next one of the same grant is sent.
 #[test]
 fn two_recalls_of_a_grant_may_be_in_flight() {
     let mut cluster = CoherenceCluster::owned_by(2, 1);
