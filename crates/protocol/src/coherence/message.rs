@@ -86,10 +86,7 @@ impl CoherenceMessage {
                 put(to, 9, frame.0.to_le_bytes());
                 put(to, 13, ticket.0.to_le_bytes());
                 put(to, 21, covers.to_le_bytes());
-                if let Some(grant) = held {
-                    to[25] = 1;
-                    put(to, 26, grant.0.to_le_bytes());
-                }
+                put_grant(to, 25, held);
                 WRITE
             }
             Self::Evict { grant, dirty, .. } => {
@@ -130,10 +127,7 @@ impl CoherenceMessage {
             }
             Self::Data { ticket, .. } => put_ticket(to, ticket, DATA),
             Self::WriteBack { ticket, owned, .. } => {
-                if let Some(grant) = owned {
-                    to[17] = 1;
-                    put(to, 18, grant.0.to_le_bytes());
-                }
+                put_grant(to, 17, owned);
                 put_ticket(to, ticket, WRITE_BACK)
             }
             Self::Written { ticket, .. } => put_ticket(to, ticket, WRITTEN),
@@ -172,6 +166,14 @@ impl CoherenceMessage {
 fn put_ticket(to: &mut [u8; BODY], ticket: Ticket, tag: u8) -> u8 {
     put(to, 9, ticket.0.to_le_bytes());
     tag
+}
+
+/// Writes whether there is a grant, and the grant.
+fn put_grant(to: &mut [u8; BODY], at: usize, grant: Option<Grant>) {
+    if let Some(grant) = grant {
+        put(to, at, [1]);
+        put(to, at + 1, grant.0.to_le_bytes());
+    }
 }
 
 // One function per kind, never inlined, so that each stores its fields directly in the destination. In a single
