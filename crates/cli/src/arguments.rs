@@ -41,7 +41,7 @@ use farside_command::units::{bytes, message_bytes, seconds};
 use farside_doctor::Doctor;
 use farside_launcher::up::Up;
 use farside_launcher::worker::GraphForm;
-use hosts::{AgentArguments, NodeArguments};
+use hosts::{AgentArguments, NodeArguments, WitnessArguments};
 pub(crate) use log::Log;
 use onesided::{
     BenchAccessArguments, BenchAtomicsArguments, BenchConsolidateArguments, BenchDurableArguments,
@@ -73,6 +73,7 @@ Examples:
   farside doctor                      checks this machine, with a command for each fix
   farside key new cluster.key         creates the secret key of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts
+  farside witness --listen ADDR ...   a vote on a third host, so that two nodes survive either one
   farside agent --listen ADDR ...     starts nodes on this host for commands on other hosts
 
 Exit codes: 0 done, 1 an operation failed, 2 wrong usage, 130 interrupted.";
@@ -101,6 +102,8 @@ pub(crate) enum Command {
     Run(RunProgramArguments),
     /// Run one node of a cluster of several hosts, until Ctrl-C
     Node(NodeArguments),
+    /// Run a witness: a member that votes and holds no data, so that two nodes survive either one, until Ctrl-C
+    Witness(WitnessArguments),
     /// Start node processes on this host for commands on other hosts, until Ctrl-C
     Agent(AgentArguments),
     /// Count the words of files in a shared table

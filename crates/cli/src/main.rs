@@ -49,6 +49,7 @@ fn run_command(command: Command, output: Output) -> Result<(), Failure> {
         Command::Launched(arguments) => run::launch(arguments.parent, &arguments.command),
         Command::Worker(arguments) => worker::run(arguments.key, !arguments.without_files),
         Command::Node(arguments) => node::run(&arguments.into(), output),
+        Command::Witness(arguments) => node::run(&arguments.into(), output),
         Command::Agent(arguments) => agent::run(&arguments.into(), output),
         Command::Lend(arguments) => lend::run(&arguments.into(), output),
         Command::Log { which: Log::Append(arguments) } => log::append(&arguments.into(), output),

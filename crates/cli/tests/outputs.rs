@@ -76,6 +76,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "up" => serves(&format!("--nodes 1 --name {} {config}", name())),
         "run" => ends("-n 1 /bin/echo text"),
         "node" => serves(&format!("--listen 127.0.0.1:0 {config}")),
+        "witness" => serves("--listen 127.0.0.1:0 --join 127.0.0.1:1"),
         "agent" => serves("--listen 127.0.0.1:0 --insecure"),
         "lend" => serves(&format!("--bytes 1M --socket 0 --name {}", name())),
         "log append" | "log tail" => ends(log),

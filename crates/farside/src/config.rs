@@ -8,6 +8,9 @@ use std::path::PathBuf;
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
+/// The least `cache_bytes`.
+const CACHE_BYTES_MIN: u64 = 4_096;
+
 /// The cache has room for at least this many lines of the default size.
 const CACHED_LINES_MIN: u64 = 8;
 
@@ -114,6 +117,15 @@ pub struct Config {
     /// no node starts from the missing ones alone: all processes of the state say the same number. If it is more than half of
     /// the copies (two of three), the node also continues when copies are lost, as long as this number is left.
     pub state_copies_min: Option<usize>,
+    /// Whether this node is a witness: a member that counts in the quorums of its cluster, and does nothing else. Two
+    /// nodes that lend memory and a witness survive the loss of any one of the three, or of one link. It lends no memory
+    /// and keeps no state; [`Node::session`](crate::Node::session) is refused. `cache_bytes` and `line_size` have no
+    /// effect.
+    ///
+    /// *Guarantees*: a witness alone never removes a member that lends memory and may be alive. *Cost*: a process that
+    /// sleeps, and four questions with answers per lease and member. Between hosts only: over `shm` members do not vote,
+    /// and starting one fails with `BadConfiguration`.
+    pub witness: bool,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
     /// all accesses, allocations, names, and the forms of locking that wait. What was locked there when it crashed is not locked any more; a node that leaves
     /// waits for its locks.
@@ -142,6 +154,7 @@ setters!(Config {
     persistent_memory: bool,
     state_copies: Vec<String>,
     state_copies_min: Option<usize>,
+    witness: bool,
     return_timeout_ns: u64,
     join_timeout_ns: u64,
     leave_timeout_ns: Option<u64>,
@@ -173,10 +186,16 @@ impl Config {
             persistent_memory: false,
             state_copies: Vec::new(),
             state_copies_min: None,
+            witness: false,
             return_timeout_ns: RETURN_TIMEOUT_NS,
             join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
         }
+    }
+
+    /// The bytes of the cache: a witness has one of the least size.
+    pub(crate) const fn cache_size(&self) -> u64 {
+        if self.witness { CACHE_BYTES_MIN } else { self.cache_bytes }
     }
 
     /// Whether the memory survives the node's process.
@@ -206,12 +225,23 @@ impl Config {
                 "persistent_memory: it is the memory of the folder state; set state".to_owned()
             );
         }
+        if self.witness && self.memory_bytes > 0 {
+            return bad(format!(
+                "witness: a witness lends no memory, and memory_bytes is {}: set it to 0",
+                self.memory_bytes
+            ));
+        }
+        if self.witness && self.has_state() {
+            return bad(
+                "witness: a witness has no state: leave out state and state_copies".to_owned()
+            );
+        }
         if self.has_state() && self.memory_bytes == 0 {
             return bad("state: a node without memory has none; set memory_bytes".to_owned());
         }
         let ranges = [
             ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
-            ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
+            ("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, 1 << 37, "4 KiB to 128 GiB"),
             (
                 "lease_ns",
                 self.lease_ns,

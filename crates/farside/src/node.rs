@@ -112,10 +112,17 @@ impl NodeSetup {
         })?;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
         let lends = config.direct_reads && capabilities.loads;
-        let regions = Regions::new(&fabric, home_bytes, config.cache_bytes, lends)?;
+        let regions = Regions::new(&fabric, home_bytes, config.cache_size(), lends)?;
         // As random as the key of a region, which a simulated fabric derives from its seed.
         let incarnation = Incarnation(regions.home.token.key.0);
         let (host, lease_ns) = (fabric.host(), fabric.lease_ns());
+        if config.witness && host.is_none() {
+            let detail = format!(
+                "witness: members do not vote over {}: start it over tcp or verbs, or leave it out",
+                fabric.name()
+            );
+            return Err(Error::with(ErrorCode::BadConfiguration, detail));
+        }
         let applicant = Applicant::new(config, incarnation, host, lease_ns, state.keeps);
         Ok(Self { config: config.clone(), fabric, drive, applicant, regions, state })
     }
@@ -194,6 +201,7 @@ impl NodeSetup {
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
+            is_witness: self.config.witness,
             fabric: self.fabric,
             drive: self.drive,
         });
@@ -494,9 +502,14 @@ impl Node {
     /// A new program order on this node, for one thread or task.
     ///
     /// # Errors
-    /// `TooManySessions`, `NodeClosed`.
+    /// `TooManySessions`, `NodeClosed`; `BadConfiguration` at a witness ([`Config::witness`]): open another node.
     pub fn session(&self) -> Result<Session, Error> {
         let core = &self.shared.core;
+        if core.is_witness {
+            let detail =
+                "witness: a witness has no sessions: open another node, without Config::witness";
+            return Err(Error::with(ErrorCode::BadConfiguration, detail));
+        }
         let count = self.shared.session_count.fetch_add(1, Ordering::Relaxed);
         let id = SessionId::new(self.id(), count);
         let limits = &core.limits;

@@ -55,7 +55,7 @@ impl Config {
 
 const fn needed(config: &Config) -> u64 {
     let image = if config.has_state() { config.memory_bytes } else { 0 };
-    config.memory_bytes.saturating_add(image).saturating_add(config.cache_bytes)
+    config.memory_bytes.saturating_add(image).saturating_add(config.cache_size())
 }
 
 fn settings(config: &Config) -> String {

@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) spin: Duration,
     pub(crate) limits: Limits,
     pub(crate) line_size: LineSize,
+    /// The node is a witness: it has no sessions.
+    pub(crate) is_witness: bool,
     pub(crate) drive: Drive,
     /// Keeps the regions alive and the control thread running.
     pub(crate) fabric: Arc<dyn Fabric>,

@@ -128,6 +128,7 @@ fn other_version(hello: &mut [u8]) {
             limits: 0,
             incarnation,
             home_bytes: 0,
+            witness: false,
             keeps: Keeps::Nothing,
             host: None,
         }

@@ -152,3 +152,18 @@ fn occupancy_counts_the_members() {
     let fabric = fabrics::open(&url, Security::open()).unwrap();
     assert_eq!(farside::occupancy(&*fabric, &cluster, PATIENCE).unwrap().members, 1);
 }
+
+#[test]
+fn witness_with_data_or_without_votes_is_refused() {
+    let witness = || Config::new(name("witness")).memory_bytes(0).witness(true);
+    witness().check().unwrap();
+    let refused = |config: Config, says: &str| {
+        let error = Node::create(&config).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadConfiguration);
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    refused(witness().memory_bytes(1 << 20), "memory_bytes is 1048576: set it to 0");
+    refused(witness().state(Some("folder".into())), "leave out state");
+    refused(witness().state_copies(vec!["127.0.0.1:1/a".to_owned()]), "leave out state");
+    refused(witness(), "members do not vote over shm");
+}

@@ -151,9 +151,122 @@ pub(crate) struct AgentArguments {
     insecure: bool,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside node --listen 10.0.0.1:7400 --join 10.0.0.2:7400,10.0.0.3:7400 --found --key cluster.key
+  farside node --listen 10.0.0.2:7400 --join 10.0.0.1:7400,10.0.0.3:7400 --key cluster.key
+  farside witness --listen 10.0.0.3:7400 --join 10.0.0.1:7400,10.0.0.2:7400 --key cluster.key
+  farside witness --config witness.toml              the same from a file, with the names of the flags
+
+Of two nodes only the one that joined first survives when the other cannot be reached: the later one cannot know
+which of the two was cut off. A witness on a third host has a vote too: either node with the witness continues
+without the other, and both nodes continue without the witness. It lends no memory, has no cache, runs no programs
+and sleeps. Put it on a host that fails independently of the nodes, with its own links to both; a switch that all
+three share takes all with it.
+
+A witness founds no cluster: it waits until one of the hosts of --join is a member, and joins again after it was
+removed or isolated (--rejoin=false ends it instead). Alone it never removes a node that may be alive. Start it after
+the nodes, and again after they have been restarted one by one: the member that joined first decides when its own link
+to another breaks. With --json there is one object per line for each event, as for farside node; `started` has
+`witness`: true. Exit code 0 after Ctrl-C or SIGTERM, which make it leave.")]
+pub(crate) struct WitnessArguments {
+    #[command(flatten)]
+    settings: WitnessSettingsArguments,
+    /// Read settings from a TOML file: the names of the flags, with underscores; flags take precedence
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+}
+
+/// The settings of a witness, from flags.
+#[derive(Args, Debug)]
+struct WitnessSettingsArguments {
+    /// Address of the witness; port 0 selects a free port
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<Endpoint>,
+    /// Address that nodes connect to, if it differs: with address translation, or with --listen 0.0.0.0
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<Endpoint>,
+    /// Nodes to join at, tried in this order: name all
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    join: Vec<Endpoint>,
+    /// The cluster's name [default: farside]
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// The file with the cluster's key (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
+    #[arg(long, value_parser = named::<Protection>())]
+    protect: Option<Protection>,
+    /// Fabric, the same as that of the nodes [default: tcp]
+    #[arg(long, value_parser = named::<HostFabric>())]
+    fabric: Option<HostFabric>,
+    /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    device: Option<DeviceName>,
+    /// Options for verbs
+    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
+    rdma: Vec<RdmaOption>,
+    /// The lease of the nodes, whose founder sets it [default: 2]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    lease: Option<f64>,
+    /// Whether to join again after it was removed or isolated [default: true]
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    rejoin: Option<bool>,
+    /// Run without a key: every process that can reach the address can connect. Only use it on a private network
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    insecure: Option<bool>,
+}
+
+impl From<NodeArguments> for Node {
+    fn from(NodeArguments { settings, config }: NodeArguments) -> Self {
+        Self { settings: settings.into(), config, witness: false }
+    }
+}
+
+impl From<WitnessArguments> for Node {
+    fn from(WitnessArguments { settings, config }: WitnessArguments) -> Self {
+        Self { settings: settings.into(), config, witness: true }
+    }
+}
+
+impl From<WitnessSettingsArguments> for NodeSettings {
+    fn from(arguments: WitnessSettingsArguments) -> Self {
+        let WitnessSettingsArguments {
+            listen,
+            advertise,
+            join,
+            cluster,
+            key,
+            protect,
+            fabric,
+            device,
+            rdma,
+            lease,
+            rejoin,
+            insecure,
+        } = arguments;
+        Self {
+            listen,
+            advertise,
+            join,
+            cluster,
+            key,
+            protect,
+            fabric,
+            device,
+            rdma,
+            lease,
+            rejoin,
+            insecure,
+            ..Self::default()
+        }
+    }
+}
+
 convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
-    NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
         listen, advertise, join, cluster, memory_bytes, state, persistent_memory, state_copies,
         state_copies_min, standby, cache_bytes, line_bytes, nodes_max, key,
@@ -211,6 +324,26 @@ insecure = false
         );
         assert_eq!(NodeSettings::parse(ALL), Ok(flags));
         assert_eq!(NodeSettings::parse(""), Ok(NodeSettings::default()));
+    }
+
+    #[test]
+    fn witness_has_the_settings_of_its_links_alone() {
+        let parsed = |line: &str| {
+            let line = format!("farside witness {line}");
+            Arguments::try_parse_from(line.split(' ')).map(|arguments| match arguments.command {
+                Command::Witness(arguments) => Node::from(arguments),
+                other => unreachable!("the command is witness, not {other:?}"),
+            })
+        };
+        let own = "--listen 10.0.0.3:7400 --join 10.0.0.1:7400,10.0.0.2:7400 --cluster lab --key cluster.key";
+        let witness = parsed(own).unwrap();
+        assert!(witness.witness);
+        assert_eq!(witness.settings, flags(own));
+        for line in
+            ["--memory-bytes 1M", "--state folder", "--found", "--found-alone", "--cache-bytes 4M"]
+        {
+            assert!(parsed(&format!("{own} {line}")).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use farside_base::{Generation, Incarnation, Limits, NodeId};
 pub(crate) use farside_protocol::member::Keeps;
 use farside_protocol::member::{
     AskOccupancy, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases,
-    PROTOCOL_VERSION, Welcome,
+    MemberRole, PROTOCOL_VERSION, Welcome,
 };
 use std::net::SocketAddr;
 
@@ -45,13 +45,18 @@ impl Applicant {
         fabric_lease_ns: u64,
         keeps: Keeps,
     ) -> Self {
+        let role = match (config.witness, config.memory_bytes) {
+            (true, _) => MemberRole::Witness,
+            (false, 0) => MemberRole::Program,
+            (false, _) => MemberRole::Lender,
+        };
         let leases = Leases { fabric_ns: fabric_lease_ns, member_ns: config.lease_ns };
         let identity = Identity {
             cluster: config.cluster.clone(),
             incarnation,
             limits: limits_fingerprint(&config.limits),
             host,
-            votes: config.memory_bytes > 0,
+            role,
             keeps,
             quorum: host.is_some(),
             settings: FounderSettings { nodes_max: config.limits.nodes_max, leases },
@@ -72,9 +77,9 @@ impl Applicant {
     /// # Errors
     /// `BadConfiguration`: what this process keeps does not fit the settings.
     pub(crate) fn founding(&self) -> Result<(NodeId, Option<Generation>), Error> {
-        let Identity { keeps, votes, settings, .. } = &self.identity;
+        let Identity { keeps, role, settings, .. } = &self.identity;
         let misfit = |text| Error::with(ErrorCode::BadConfiguration, text);
-        keeps.founding(*votes, settings.nodes_max).map_err(misfit)
+        keeps.founding(role.lends(), settings.nodes_max).map_err(misfit)
     }
 
     /// The request to be admitted.
@@ -85,6 +90,7 @@ impl Applicant {
             limits: self.identity.limits,
             incarnation: self.identity.incarnation,
             home_bytes: self.home_bytes,
+            witness: self.identity.role.is_witness(),
             keeps: self.identity.keeps,
             host: self.identity.host,
         }

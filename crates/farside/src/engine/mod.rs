@@ -146,7 +146,7 @@ impl Engine {
             lookout: Lookout::new(leases.member_ns, config.remove_stopped),
             leaving: None,
             coherence: CoherenceDriver::new(me, limits, logs),
-            write_backs: WriteBacks::new(config.write_back_ns, config.cache_bytes),
+            write_backs: WriteBacks::new(config.write_back_ns, config.cache_size()),
             locks: LockDriver::new(me, limits),
             homes,
             state,

@@ -20,6 +20,8 @@ pub(super) enum NodeEvent<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<&'a str>,
         memory_bytes: u64,
+        /// It is a witness.
+        witness: bool,
         members: usize,
         /// The maximum number of members.
         members_max: usize,
@@ -111,17 +113,18 @@ impl NodeEvent<'_> {
                 address,
                 security,
                 memory_bytes,
+                witness,
                 members,
                 members_max,
                 lease_ms,
                 again,
                 ..
             } => {
+                let lends = if *witness { "a witness".to_owned() } else { bytes(*memory_bytes) };
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
-                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {lends}, members \
                      {members} of {members_max}, lease {} s; Ctrl-C leaves",
-                    bytes(*memory_bytes),
                     Duration::from_millis(*lease_ms).as_secs_f64()
                 )
             }

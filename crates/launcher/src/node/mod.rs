@@ -1,4 +1,4 @@
-//! `farside node`: one node of a cluster of several hosts, in the foreground.
+//! `farside node` and `farside witness`: one node of a cluster of several hosts, in the foreground.
 
 mod event;
 mod founding;
@@ -116,7 +116,8 @@ impl NodeMember {
     /// Joins or founds the cluster, as the file requests.
     pub fn begin(settings: &Path) -> Result<Self, Failure> {
         let config = Some(settings.to_owned());
-        let plan = Plan::of(&settings::Node { settings: Default::default(), config })?;
+        let plan =
+            Plan::of(&settings::Node { settings: Default::default(), config, witness: false })?;
         let life = Some(founding::once(&plan)?);
         Ok(Self { plan, life, waiting: None })
     }
@@ -169,6 +170,7 @@ fn report_start(life: &Life, plan: &Plan, again: bool, output: Output) {
         security: &choice::security_words(&plan.options.security, admission),
         warning: warning.as_deref(),
         memory_bytes: plan.config.memory_bytes,
+        witness: plan.config.witness,
         members: life.node.members().iter().filter(|member| member.alive).count(),
         members_max: life.node.members_max(),
         lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),

@@ -33,13 +33,38 @@ impl Plan {
     /// Reads the settings of the command line and its file.
     pub(super) fn of(arguments: &Node) -> Result<Self, Failure> {
         let file = arguments.config.as_deref().map(load).transpose()?.unwrap_or_default();
-        Self::with(arguments.settings.clone().or(file))
+        let settings = arguments.settings.clone().or(file);
+        if arguments.witness {
+            return Self::of_witness(settings);
+        }
+        Self::with(settings)
     }
 
     /// Returns whether a host of `--join` is this node, which others reach at `address`.
     pub(super) fn is_own(&self, host: &Endpoint, address: SocketAddr) -> bool {
         let own = [&self.options.listen, &self.options.advertise].into_iter().flatten();
         own.chain([&Endpoint::from(address)]).any(|own| own == host)
+    }
+
+    /// A witness lends no memory and never founds a cluster: it votes in that of its hosts.
+    fn of_witness(settings: NodeSettings) -> Result<Self, Failure> {
+        let lends = settings.memory_bytes.is_some_and(|bytes| bytes > 0);
+        if lends || settings.state.is_some() || !settings.state_copies.is_empty() {
+            return Err(Failure::usage(
+                "a witness holds no data: leave out memory_bytes, state and state_copies, or start farside node",
+            ));
+        }
+        let founds = [settings.found, settings.found_alone].contains(&Some(true));
+        if founds || settings.join.is_empty() {
+            return Err(Failure::usage(
+                "a witness joins a cluster and founds none: give --join with the hosts of the nodes, and neither found \
+                 nor found_alone",
+            ));
+        }
+        let plan = Self::with(NodeSettings { memory_bytes: Some(0), ..settings })?;
+        let config = plan.config.witness(true);
+        config.check()?;
+        Ok(Self { config, ..plan })
     }
 
     fn with(settings: NodeSettings) -> Result<Self, Failure> {
@@ -176,6 +201,28 @@ mod tests {
         assert!(plan("listen = '127.0.0.1:0'; found = false").is_err());
         let refused = plan("listen = '127.0.0.1:0'; nodes_max = 257").unwrap_err().to_string();
         assert!(refused.contains("limits.nodes_max: 1 to 256"), "{refused}");
+    }
+
+    #[test]
+    fn witness_joins_and_holds_no_data() {
+        let plan = |lines: &str| {
+            let joins = format!("listen = '127.0.0.1:0'; join = ['127.0.0.1:1']; {lines}");
+            Plan::of_witness(settings(&joins))
+        };
+        let witness = plan("cluster = 'lab'; lease = 3").unwrap();
+        assert!(witness.config.witness && witness.rejoins && !witness.founds);
+        assert_eq!((witness.config.memory_bytes, witness.lease), (0, Some(Duration::from_secs(3))));
+        for data in ["memory_bytes = '1M'", "state = 'folder'", "state_copies = ['127.0.0.1:1/a']"]
+        {
+            let refused = plan(data).unwrap_err().to_string();
+            assert!(refused.contains("holds no data"), "{refused}");
+        }
+        let alone = Plan::of_witness(settings("listen = '127.0.0.1:0'")).unwrap_err();
+        for refused in
+            [alone, plan("found = true").unwrap_err(), plan("found_alone = true").unwrap_err()]
+        {
+            assert!(refused.to_string().contains("--join"), "{refused}");
+        }
     }
 
     #[test]

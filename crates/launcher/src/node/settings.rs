@@ -16,6 +16,8 @@ pub struct Node {
     pub settings: NodeSettings,
     /// A file of settings.
     pub config: Option<PathBuf>,
+    /// It is a witness.
+    pub witness: bool,
 }
 
 /// The settings of a node, from flags or from a file with the same names.

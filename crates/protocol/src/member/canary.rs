@@ -43,6 +43,14 @@ farside_base::mutants! {
         QuorumShrinksAtDeath,
         /// A member that still reaches an earlier member than the asker answers its takeover.
         VotesForBothSides,
+        /// A witness does not count in a quorum.
+        WitnessUncounted,
+        /// The casting vote of a tie is that of the earliest voter, a witness or not.
+        WitnessBreaksTies,
+        /// A quorum may consist of witnesses while others lend memory.
+        WitnessesSuffice,
+        /// A witness with a broken link is removed no sooner than a member that lends memory.
+        WitnessJudgedAsLender,
         /// A node that leaves does not wait until the others have processed its messages.
         LeavesUnheard,
     }

@@ -3,6 +3,7 @@
 use super::hello::{Join, JoinRefusal, PeerRequest, Welcome};
 use super::keeps::Keeps;
 use super::message::MemberMessage;
+use super::role::MemberRole;
 use super::settings::FounderSettings;
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
@@ -23,8 +24,8 @@ pub struct Identity {
     pub limits: u64,
     /// Its network address, on fabrics between hosts.
     pub host: Option<SocketAddr>,
-    /// It lends memory, and therefore counts in a quorum.
-    pub votes: bool,
+    /// What it lends, and whether it counts in a quorum.
+    pub role: MemberRole,
     /// What it keeps of its earlier lives.
     pub keeps: Keeps,
     /// Unreachable members may be alive, and are declared dead only with a quorum.

@@ -57,6 +57,8 @@ pub struct Join {
     pub incarnation: Incarnation,
     /// Bytes of memory that it lends.
     pub home_bytes: u64,
+    /// It is a witness. Invariant: it lends no memory and keeps nothing then.
+    pub witness: bool,
     /// What it keeps of its earlier lives.
     pub keeps: Keeps,
     /// The network address that it will have, on fabrics between hosts.
@@ -78,6 +80,8 @@ pub struct ListedMember {
     pub memory: Option<Generation>,
     /// It is a node with state. Invariant: it lends memory then.
     pub state: bool,
+    /// It is a witness, and counts in a quorum. Invariant: it lends no memory then.
+    pub witness: bool,
 }
 
 /// What a cluster knows of a number under which memory was lent.
@@ -316,6 +320,7 @@ impl Join {
             .u64(self.limits)
             .u64(self.incarnation.0)
             .u64(self.home_bytes)
+            .raw(&[u8::from(self.witness)])
             .keeps(self.keeps)
             .raw(&encode_host(self.host));
         output.bytes(self.cluster.as_bytes()).0
@@ -333,7 +338,7 @@ impl Welcome {
             .u16(self.settings.nodes_max)
             .u64(self.settings.leases.fabric_ns)
             .u64(self.settings.leases.member_ns)
-            .u16(encode_memory(self.memory, false))
+            .u16(encode_memory(SharedMemory::of(self.memory)))
             .u16(self.members.len() as u16);
         let output = self.members.iter().fold(output, |output, member| {
             let host = encode_host(member.host);
@@ -341,7 +346,7 @@ impl Welcome {
                 .u16(member.node.0)
                 .u64(member.incarnation.0)
                 .u64(member.born.0)
-                .u16(encode_memory(member.memory, member.state))
+                .u16(encode_memory(member.shared()))
                 .raw(&host)
         });
         let output = output.u16(self.generations.len() as u16);
@@ -569,7 +574,7 @@ impl<'a> Input<'a> {
         decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
     }
 
-    fn memory(&mut self) -> Result<(Option<Generation>, bool), HelloError> {
+    fn memory(&mut self) -> Result<SharedMemory, HelloError> {
         decode_memory(self.u16()?).map_err(|_| HelloError::Junk("generation of a memory"))
     }
 
@@ -589,16 +594,28 @@ impl<'a> Input<'a> {
         if self.0.is_empty() { Ok(value) } else { Err(HelloError::Junk("too long")) }
     }
 
+    fn witness(&mut self) -> Result<bool, HelloError> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(HelloError::Junk("flag of a witness")),
+        }
+    }
+
     fn join(&mut self) -> Result<Join, HelloError> {
         let join = Join {
             version: PROTOCOL_VERSION,
             limits: self.u64()?,
             incarnation: Incarnation(self.u64()?),
             home_bytes: self.u64()?,
+            witness: self.witness()?,
             keeps: self.keeps()?,
             host: self.host()?,
             cluster: self.cluster()?,
         };
+        if join.witness && (join.home_bytes > 0 || join.keeps != Keeps::Nothing) {
+            return Err(HelloError::Junk("memory of a witness"));
+        }
         self.end(join)
     }
 
@@ -622,7 +639,7 @@ impl<'a> Input<'a> {
         if !leases.are_possible() {
             return Err(HelloError::Junk("leases"));
         }
-        let (memory, false) = self.memory()? else {
+        let SharedMemory { memory, state: false, witness: false } = self.memory()? else {
             return Err(HelloError::Junk("generation of a memory"));
         };
         let count = usize::from(self.u16()?);
@@ -632,9 +649,10 @@ impl<'a> Input<'a> {
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
-            let (born, (memory, state)) = (ViewNumber(self.u64()?), self.memory()?);
+            let born = ViewNumber(self.u64()?);
+            let SharedMemory { memory, state, witness } = self.memory()?;
             let host = self.host()?;
-            members.push(ListedMember { node, incarnation, born, host, memory, state });
+            members.push(ListedMember { node, incarnation, born, host, memory, state, witness });
         }
         let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
         if !rising || members.last().is_some_and(|last| last.born >= view) {
@@ -720,23 +738,52 @@ impl<'a> Input<'a> {
 /// Encoded instead of a generation for a member that lends no memory.
 const NO_MEMORY: u16 = u16::MAX;
 
+/// Encoded instead of a generation for a witness.
+const WITNESS: u16 = u16::MAX - 1;
+
 /// Added to a generation that belongs to a node with state.
 const STATE: u16 = 1 << 15;
 
-const _: () = assert!(Generation::COUNT < STATE);
+const _: () = assert!(Generation::COUNT < WITNESS & !STATE);
 
-pub(super) fn encode_memory(memory: Option<Generation>, state: bool) -> u16 {
-    debug_assert!(memory.is_some() || !state, "a node with state lends memory");
-    memory.map_or(NO_MEMORY, |generation| generation.0 | if state { STATE } else { 0 })
+/// What messages say of a member's memory.
+#[derive(Clone, Copy)]
+pub(super) struct SharedMemory {
+    pub(super) memory: Option<Generation>,
+    /// Invariant: `memory` is some then.
+    pub(super) state: bool,
+    /// Invariant: `memory` is none then.
+    pub(super) witness: bool,
 }
 
-/// Returns the generation of a memory, and whether it is that of a node with state.
-pub(super) const fn decode_memory(bits: u16) -> Result<(Option<Generation>, bool), Violation> {
+impl SharedMemory {
+    const fn of(memory: Option<Generation>) -> Self {
+        Self { memory, state: false, witness: false }
+    }
+}
+
+impl ListedMember {
+    pub(super) const fn shared(&self) -> SharedMemory {
+        SharedMemory { memory: self.memory, state: self.state, witness: self.witness }
+    }
+}
+
+pub(super) fn encode_memory(shared: SharedMemory) -> u16 {
+    let SharedMemory { memory, state, witness } = shared;
+    debug_assert!(memory.is_some() || !state, "a node with state lends memory");
+    debug_assert!(memory.is_none() || !witness, "a witness lends no memory");
+    let without = if witness { WITNESS } else { NO_MEMORY };
+    memory.map_or(without, |generation| generation.0 | if state { STATE } else { 0 })
+}
+
+pub(super) const fn decode_memory(bits: u16) -> Result<SharedMemory, Violation> {
     let generation = bits & !STATE;
     match bits {
-        NO_MEMORY => Ok((None, false)),
+        NO_MEMORY => Ok(SharedMemory::of(None)),
+        WITNESS => Ok(SharedMemory { memory: None, state: false, witness: true }),
         _ if generation < Generation::COUNT => {
-            Ok((Some(Generation(generation)), bits & STATE != 0))
+            let (memory, state) = (Some(Generation(generation)), bits & STATE != 0);
+            Ok(SharedMemory { memory, state, witness: false })
         }
         _ => Err(Violation("an invalid memory generation")),
     }

@@ -269,8 +269,8 @@ impl Membership {
         if self.stage != MembershipStage::Outside {
             return;
         }
-        let Identity { keeps, votes, settings, incarnation, .. } = self.identity;
-        let (node, memory) = match keeps.founding(votes, settings.nodes_max) {
+        let Identity { keeps, role, settings, incarnation, .. } = self.identity;
+        let (node, memory) = match keeps.founding(role.lends(), settings.nodes_max) {
             Ok(own) => own,
             Err(text) => return self.fail(refusal(ErrorCode::BadConfiguration, &text), effects),
         };
@@ -305,10 +305,11 @@ impl Membership {
     }
 
     fn insert_own(&mut self, memory: Option<Generation>) {
-        let Identity { incarnation, host, keeps, .. } = self.identity;
+        let Identity { incarnation, host, keeps, role, .. } = self.identity;
         let (node, born, state) = (self.me, self.view, keeps.has_state());
+        let witness = role.is_witness();
         self.born = born;
-        let own = ListedMember { node, incarnation, born, host, memory, state };
+        let own = ListedMember { node, incarnation, born, host, memory, state, witness };
         self.note_generation(&own);
         let mut own = RosterEntry::new(own);
         own.linked = true;

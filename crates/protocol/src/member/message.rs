@@ -1,7 +1,7 @@
 //! Membership messages between members.
 
 use super::burial::Lane;
-use super::hello::{ListedMember, decode_memory, encode_memory};
+use super::hello::{ListedMember, SharedMemory, decode_memory, encode_memory};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
@@ -129,7 +129,7 @@ impl MemberMessage {
                     Change::Left => 2,
                     Change::Removed => 3,
                 })
-                .u16(encode_memory(member.memory, member.state))
+                .u16(encode_memory(member.shared()))
                 .u16(member.node.0)
                 .u64(number.0)
                 .u64(member.born.0)
@@ -173,7 +173,7 @@ impl MemberMessage {
                     3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
-                let (memory, state) = decode_memory(reader.u16()?)?;
+                let SharedMemory { memory, state, witness } = decode_memory(reader.u16()?)?;
                 let node = NodeId(reader.u16()?);
                 let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
                 if (number == born) != (change == Change::Joined) || born > number {
@@ -181,7 +181,7 @@ impl MemberMessage {
                 }
                 let incarnation = Incarnation(reader.u64()?);
                 let host = reader.host()?;
-                let member = ListedMember { node, incarnation, born, host, memory, state };
+                let member = ListedMember { node, incarnation, born, host, memory, state, witness };
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
@@ -232,7 +232,7 @@ mod tests {
     use core::net::SocketAddr;
     use farside_base::Generation;
 
-    fn samples() -> [MemberMessage; 17] {
+    fn samples() -> [MemberMessage; 18] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
         let memory = Some(Generation(1_023));
@@ -241,15 +241,35 @@ mod tests {
             let state = change != Change::Left;
             MemberMessage::View {
                 number,
-                member: ListedMember { node, incarnation, born, host, memory, state },
+                member: ListedMember {
+                    witness: false,
+                    node,
+                    incarnation,
+                    born,
+                    host,
+                    memory,
+                    state,
+                },
                 change,
             }
         };
+        let born = number;
+        let member = ListedMember {
+            node,
+            incarnation,
+            born,
+            host,
+            memory: None,
+            state: false,
+            witness: true,
+        };
+        let witness = MemberMessage::View { number, member, change: Change::Joined };
         [
             view(Change::Joined),
             view(Change::Died),
             view(Change::Left),
             view(Change::Removed),
+            witness,
             MemberMessage::Takeover { number },
             MemberMessage::Report { number, settled: ViewNumber(9) },
             MemberMessage::Settled { number },

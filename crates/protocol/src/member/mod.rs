@@ -22,6 +22,7 @@ pub mod hello;
 mod keeps;
 pub mod membership;
 pub mod message;
+mod role;
 mod roster;
 mod settings;
 pub mod standing;
@@ -39,6 +40,7 @@ pub use hello::{
 pub use keeps::Keeps;
 pub use membership::Membership;
 pub use message::{Change, MemberMessage};
+pub use role::MemberRole;
 pub use settings::{FounderSettings, Leases};
 pub use standing::Standing;
 pub use watch::{Evidence, Outlives, Watch};

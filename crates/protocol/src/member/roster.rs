@@ -18,6 +18,8 @@ pub(super) struct RosterEntry {
     pub(super) memory: Option<Generation>,
     /// It is a node with state.
     pub(super) state: bool,
+    /// It is a witness; it counts in a quorum then.
+    pub(super) witness: bool,
     /// The view that admitted it: members are ordered by this age.
     pub(super) born: ViewNumber,
     /// The view that removed it.
@@ -61,6 +63,7 @@ impl RosterEntry {
             host: listed.host,
             memory: listed.memory,
             state: listed.state,
+            witness: listed.witness,
             born: listed.born,
             died: None,
             gone: false,
@@ -88,6 +91,7 @@ impl RosterEntry {
             host: self.host,
             memory: self.memory,
             state: self.state,
+            witness: self.witness,
         }
     }
 
@@ -104,6 +108,20 @@ impl RosterEntry {
             (false, false) => Change::Removed,
         };
         MemberMessage::View { number, member: self.listed(), change }
+    }
+
+    /// Whether it counts in a quorum in any case.
+    pub(super) const fn votes(&self) -> bool {
+        self.memory.is_some() || self.witness
+    }
+
+    /// How little is lost with it, and how soon it is removed for a broken link: programs first, then witnesses.
+    pub(super) const fn dispensability(&self) -> u8 {
+        match (self.memory, self.witness) {
+            (Some(_), _) => 0,
+            (None, true) => 1,
+            (None, false) => 2,
+        }
     }
 
     /// Whether it was declared dead and no view has removed it yet.

@@ -11,9 +11,19 @@ use farside_base::{
 };
 use farside_protocol::member::{
     Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Keeps, Leases, MemberEffect,
-    MemberEvent, MemberMessage, Membership, PROTOCOL_VERSION, PeerRequest, RequestId, Welcome,
+    MemberEvent, MemberMessage, MemberRole, Membership, PROTOCOL_VERSION, PeerRequest, RequestId,
+    Welcome,
 };
 use std::collections::VecDeque;
+
+/// The role of a process; `programs` and `witnesses` are bits.
+fn role_of(number: usize, programs: u8, witnesses: u8) -> MemberRole {
+    match (programs >> number & 1, witnesses >> number & 1) {
+        (0, _) => MemberRole::Lender,
+        (_, 0) => MemberRole::Program,
+        (_, _) => MemberRole::Witness,
+    }
+}
 
 const CLUSTER: &str = "model";
 const LIMITS: u64 = 7;
@@ -99,6 +109,12 @@ pub struct MemberCluster {
     rendezvous: Option<usize>,
     /// Processes that lend no memory, as bits.
     programs: u8,
+    /// Those of them that are witnesses.
+    witnesses: u8,
+    /// Number of processes that may still be partitioned from all others.
+    isolations: u8,
+    /// Deaths and partitions of clusters with witnesses, in order.
+    faults: Vec<MemberAction>,
     /// What the first processes keep; all others are ordinary.
     plans: Vec<LifePlan>,
     /// Number of deaths and leaves left.
@@ -149,6 +165,8 @@ pub enum MemberAction {
     Leave(usize),
     /// The network partitions the two.
     Part(usize, usize),
+    /// The network partitions the process from all others.
+    Isolate(usize),
     /// A process that does not reach a dead one learns of the death from a further member, which is not modelled.
     Learn {
         /// The dead process.
@@ -200,7 +218,7 @@ impl MemberCluster {
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
                 host: None,
-                votes: programs >> number & 1 == 0,
+                role: role_of(number, programs, 0),
                 keeps: Keeps::Nothing,
                 quorum: false,
                 settings: FounderSettings {
@@ -224,6 +242,9 @@ impl MemberCluster {
             processes: (0..processes).map(process).map(CopyOnWrite::new).collect(),
             rendezvous: Some(0),
             programs,
+            witnesses: 0,
+            isolations: 0,
+            faults: Vec::new(),
             plans: Vec::new(),
             deaths,
             peace: true,
@@ -261,6 +282,22 @@ impl MemberCluster {
         let change = |machine: Membership| change(machine.in_a_quorum());
         let cluster = Self::with_programs(processes, programs, deaths, false, change);
         Self { partings, quorum: true, ..cluster }
+    }
+
+    /// As `parting_programs`; the programs are witnesses. The network partitions also up to `isolations` processes from
+    /// all others, and members are checked for losses that no fault explains.
+    pub fn witnessed(
+        processes: usize,
+        witnesses: u8,
+        [deaths, partings, isolations]: [u8; 3],
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
+        let change = |machine: Membership| {
+            let role = role_of(machine.incarnation().0 as usize, witnesses, witnesses);
+            change(machine.with_role(role))
+        };
+        let cluster = Self::parting_programs(processes, witnesses, deaths, partings, change);
+        Self { witnesses, isolations, ..cluster }
     }
 
     /// As `new`, with so few numbers that they are reused.
@@ -354,7 +391,6 @@ impl MemberCluster {
 
     /// Drops the messages in flight between the two; each detects the loss at an independent time.
     fn part(&mut self, one: usize, other: usize) {
-        self.partings -= 1;
         self.peace = false;
         for (at, from) in [(one, other), (other, one)] {
             for kind in [LinkKind::Join, LinkKind::Peer] {
@@ -607,7 +643,8 @@ impl MemberCluster {
                     cluster: CLUSTER.into(),
                     limits: LIMITS,
                     incarnation: Incarnation(from as u64),
-                    home_bytes: u64::from(self.programs >> from & 1 == 0),
+                    home_bytes: u64::from(self.lends(from)),
+                    witness: self.witnesses >> from & 1 == 1,
                     keeps: self.processes[from].keeps,
                     host: None,
                 };
@@ -739,6 +776,48 @@ impl MemberCluster {
         None
     }
 
+    fn lends(&self, at: usize) -> bool {
+        self.programs >> at & 1 == 0
+    }
+
+    fn note_fault(&mut self, fault: MemberAction) {
+        if self.witnesses != 0 {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Checks that a cluster with witnesses loses no memory without need: after one fault at most that of the member at
+    /// fault, and never all memory to witnesses that continue alone. A witness that founded the cluster is coordinator,
+    /// and removes the other end of its own broken link.
+    fn undue_loss(&self) -> Option<&'static str> {
+        if self.witnesses == 0 {
+            return None;
+        }
+        let processes = || 0..self.processes.len();
+        let lenders = || processes().filter(|at| self.lends(*at) && self.processes[*at].ready);
+        let lost = || lenders().filter(|at| !self.processes[*at].running);
+        let killed = |at: usize| self.faults.contains(&MemberAction::Kill(at));
+        let witness_runs = processes().any(|at| self.processes[at].running && !self.lends(at));
+        let memory_runs = lenders().any(|at| self.processes[at].running);
+        let ended_last =
+            matches!(self.faults.last(), Some(MemberAction::Kill(at)) if self.lends(*at));
+        if !ended_last && witness_runs && !memory_runs && lost().any(|at| !killed(at)) {
+            return Some("witnesses continue without the memory of a member that lived");
+        }
+        let [fault] = self.faults[..] else {
+            return None;
+        };
+        let lost_max = match fault {
+            MemberAction::Kill(at) | MemberAction::Isolate(at) => usize::from(self.lends(at)),
+            MemberAction::Part(one, other) => {
+                let both = self.lends(one) && self.lends(other);
+                usize::from(both || one == 0 && !self.lends(0))
+            }
+            _ => 0,
+        };
+        (lost().count() > lost_max).then_some("memory is lost without need")
+    }
+
     /// Whether a process may start: no process uses its state directory.
     fn may_start(&self, at: usize) -> bool {
         (0..at).all(|other| !self.returns_as(at, other) || !self.processes[other].running)
@@ -803,6 +882,10 @@ impl Model for MemberCluster {
                 actions.extend(whole.map(|one| MemberAction::Part(one, other)));
             }
         }
+        if self.isolations > 0 {
+            let running = (0..self.processes.len()).filter(|at| self.processes[*at].running);
+            actions.extend(running.map(MemberAction::Isolate));
+        }
         for at in 0..self.processes.len() {
             let dead = (0..self.processes.len()).filter(|of| self.can_learn(*of, at));
             actions.extend(dead.map(|of| MemberAction::Learn { of, at }));
@@ -823,7 +906,20 @@ impl Model for MemberCluster {
     fn apply(&mut self, action: MemberAction) {
         match action {
             MemberAction::Join(at) => self.join(at),
-            MemberAction::Part(one, other) => self.part(one, other),
+            MemberAction::Part(one, other) => {
+                self.partings -= 1;
+                self.note_fault(action);
+                self.part(one, other);
+            }
+            MemberAction::Isolate(at) => {
+                self.isolations -= 1;
+                self.note_fault(action);
+                for other in (0..self.processes.len()).filter(|other| *other != at) {
+                    if !self.are_parted(at, other) {
+                        self.part(at.min(other), at.max(other));
+                    }
+                }
+            }
             MemberAction::Learn { of, at } => {
                 let arriving = &mut self.link(at, of, LinkKind::Peer).arriving;
                 *arriving = VecDeque::from([Item::Lost]);
@@ -840,6 +936,7 @@ impl Model for MemberCluster {
             MemberAction::Cut { from, to, kind } => self.cut(from, to, kind),
             MemberAction::Kill(at) => {
                 self.deaths -= 1;
+                self.note_fault(action);
                 self.peace = false;
                 self.kill(at);
             }
@@ -857,7 +954,7 @@ impl Model for MemberCluster {
                 return Some("two sides go on");
             }
             let quiet = self.at_rest();
-            quiet.then(|| self.discord()).flatten()
+            quiet.then(|| self.discord().or_else(|| self.undue_loss())).flatten()
         });
         broken.map(Violation::new)
     }

@@ -44,13 +44,15 @@ impl HelloGenerator {
             });
         }
         if kind == 1 {
+            let witness = self.0.below(2) == 0;
             return HelloRequest::Join(Join {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
                 limits: self.0.word(),
                 incarnation: Incarnation(self.0.word()),
-                home_bytes: self.0.word(),
-                keeps: self.keeps(),
+                home_bytes: if witness { 0 } else { self.0.word() },
+                witness,
+                keeps: if witness { Keeps::Nothing } else { self.keeps() },
                 host: self.host(),
             });
         }
@@ -116,13 +118,17 @@ impl HelloGenerator {
             .filter(|member| *member == 0 || self.0.below(3) > 0)
             .map(NodeId)
             .collect::<Vec<_>>();
-        let lives = members.into_iter().map(|node| ListedMember {
-            memory: Some(Generation(self.0.below(1_024) as u16)),
-            state: self.0.below(2) == 0,
-            node,
-            born: ViewNumber(u64::from(node.0) + 1),
-            incarnation: Incarnation(self.0.word()),
-            host: self.host(),
+        let lives = members.into_iter().map(|node| {
+            let role = self.0.below(4);
+            ListedMember {
+                memory: (role < 2).then_some(Generation(self.0.below(1_024) as u16)),
+                state: role == 0,
+                witness: role == 2,
+                node,
+                born: ViewNumber(u64::from(node.0) + 1),
+                incarnation: Incarnation(self.0.word()),
+                host: self.host(),
+            }
         });
         Welcome {
             members: lives.collect(),
@@ -155,6 +161,7 @@ fn listed(node: u16, life: u64) -> ListedMember {
         host: None,
         memory: life.is_multiple_of(2).then_some(Generation(2)),
         state: life.is_multiple_of(4),
+        witness: life.is_multiple_of(3) && !life.is_multiple_of(2),
     }
 }
 
@@ -299,6 +306,7 @@ fn names_are_checked_where_they_arrive() {
             limits: 0,
             incarnation: Incarnation(0),
             home_bytes: 0,
+            witness: false,
             keeps: Keeps::Nothing,
             host: None,
         };
@@ -307,6 +315,37 @@ fn names_are_checked_where_they_arrive() {
             Err(HelloError::Junk("cluster name")),
             "{bad}"
         );
+    }
+}
+
+#[test]
+fn witness_with_memory_or_state_is_refused() {
+    let witness = Join {
+        version: PROTOCOL_VERSION,
+        cluster: "c".into(),
+        limits: 0,
+        incarnation: Incarnation(0),
+        home_bytes: 0,
+        witness: true,
+        keeps: Keeps::Nothing,
+        host: None,
+    };
+    let encoded = witness.encode();
+    assert_eq!(HelloRequest::decode(&encoded), Ok(HelloRequest::Join(witness.clone())));
+    let known = Keeps::Known { node: NodeId(1), generation: Generation(0) };
+    let lending = Join { home_bytes: 1, ..witness.clone() };
+    let lending = [Keeps::New, known]
+        .map(|keeps| Join { keeps, ..witness.clone() })
+        .into_iter()
+        .chain([lending]);
+    for join in lending {
+        let refused = Err(HelloError::Junk("memory of a witness"));
+        assert_eq!(HelloRequest::decode(&join.encode()), refused, "{join:?}");
+    }
+    for flag in 2..=255 {
+        let mut bytes = encoded.clone();
+        bytes[40] = flag;
+        assert_eq!(HelloRequest::decode(&bytes), Err(HelloError::Junk("flag of a witness")));
     }
 }
 

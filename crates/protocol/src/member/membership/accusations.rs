@@ -3,10 +3,11 @@
 //! Every member has a link to every other, so one of the two has to be removed. An accusation says which link is
 //! broken, not which end is at fault. The coordinator therefore collects accusations until those of one outage must
 //! have arrived (`MemberEffect::JudgeLater`, `MemberEvent::Judge`), takes them as the edges of a graph, and removes the members
-//! with the most edges until no edge is left: the greedy vertex cover. Of members with equally many edges, one
-//! without memory is removed first (no data is lost with it), then the one admitted last. A member with a failed
-//! network is an end of all broken links, so it is removed and its accusers are not; a program with a failed link
-//! causes no server to be removed.
+//! with the most edges until no edge is left: the greedy vertex cover. Of members with equally many edges, a program is
+//! removed first, then a witness (no data is lost with either), then the one admitted last. A member with a failed
+//! network is an end of all broken links, so it is removed and its accusers are not; a program or a witness with a
+//! failed link causes no server to be removed. A witness that reaches both ends of a broken link is no end of it, and
+//! remains.
 //!
 //! The remaining members are always a quorum, otherwise the coordinator would give up itself. Accusations that have
 //! to be postponed for that are judged when a vote has removed the first members.
@@ -16,6 +17,7 @@
 //! its report to a new coordinator.
 
 use super::{Membership, MembershipStage};
+use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
 use alloc::vec::Vec;
 use farside_base::NodeId;
@@ -57,7 +59,9 @@ impl Membership {
             self.accusations.contains(member.node) && self.is_quorum_without(member.node)
         });
         let worst = accused.max_by_key(|member| {
-            (self.accusations.degree(member.node), member.memory.is_none(), member.born)
+            let flaw = mutant!(self, WitnessJudgedAsLender) && member.witness;
+            let dispensability = if flaw { 0 } else { member.dispensability() };
+            (self.accusations.degree(member.node), dispensability, member.born)
         });
         worst.map(|member| member.node)
     }

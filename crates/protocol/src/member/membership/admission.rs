@@ -10,6 +10,8 @@ use crate::member::roster::RosterEntry;
 use alloc::format;
 use farside_base::{ErrorCode, GlobalAddress, NodeId, NodeSet};
 
+const WITNESS_LENDS: &str = "a witness lends no memory: set memory_bytes to 0, and no state";
+
 impl Membership {
     pub(super) fn check_welcome(&self, welcome: &Welcome) -> Result<(), JoinRefusal> {
         if welcome.limits != self.identity.limits {
@@ -20,7 +22,7 @@ impl Membership {
         let before = welcome.members.last().is_some_and(|last| last.born < welcome.view);
         let mut nodes: NodeSet = welcome.members.iter().map(|member| member.node).collect();
         let apart = nodes.insert(welcome.node) && nodes.len() == welcome.members.len() + 1;
-        let lends = welcome.memory.is_some() == self.identity.votes && self.is_own(welcome);
+        let lends = welcome.memory.is_some() == self.identity.role.lends() && self.is_own(welcome);
         if rising && before && apart && lends && nodes.iter().all(fits) {
             return Ok(());
         }
@@ -36,8 +38,8 @@ impl Membership {
         let members = alive.map(RosterEntry::listed).collect();
         let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
         let memory = self.memory_for(join, number);
-        let state = join.keeps.has_state();
-        let listed = ListedMember { node: number, incarnation, born, host, memory, state };
+        let (state, witness) = (join.keeps.has_state(), join.witness);
+        let listed = ListedMember { node: number, incarnation, born, host, memory, state, witness };
         let mut member = RosterEntry::new(listed);
         member.join = Some(request);
         member.unused = !matches!(join.keeps, Keeps::Known { .. });
@@ -68,6 +70,9 @@ impl Membership {
             // Each incarnation joins once: a removed process, or a repeated `Join` of the same incarnation, gets no
             // number.
             return Err(JoinRefusal::new(ErrorCode::NodeClosed));
+        }
+        if join.witness && (join.home_bytes > 0 || join.keeps.has_state()) {
+            return Err(refusal(ErrorCode::BadConfiguration, WITNESS_LENDS));
         }
         if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
             return Err(JoinRefusal {

@@ -29,6 +29,7 @@ use crate::member::event::{Effects, MemberEffect};
 use crate::member::hello::{Join, JoinRefusal, LentNumber, ListedMember, Welcome};
 use crate::member::keeps::Keeps;
 use crate::member::message::MemberMessage;
+use crate::member::role::MemberRole;
 use crate::member::roster::RosterEntry;
 use crate::member::settings::Leases;
 use crate::wire::Violation;
@@ -108,6 +109,12 @@ impl Membership {
     /// Replaces what this process keeps of its earlier lives. Call it before `Found` or `Joined`.
     pub fn with_keeps(mut self, keeps: Keeps) -> Self {
         self.identity.keeps = keeps;
+        self
+    }
+
+    /// Replaces this process's role. Call it before `Found` or `Joined`.
+    pub fn with_role(mut self, role: MemberRole) -> Self {
+        self.identity.role = role;
         self
     }
 

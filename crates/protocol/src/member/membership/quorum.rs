@@ -1,10 +1,16 @@
 //! Judges unreachable members, on fabrics where unreachable does not mean dead.
 //!
 //! An unreachable member may be alive, and may judge this node in turn. So a member is declared dead for that reason
-//! only after a *quorum* has agreed to ignore it: more than half of the members of the last view, or half of them
-//! including the earliest admitted. Of two partitions at most one has a quorum; the other one *gives up* as soon as
-//! it can no longer get one, and its nodes join again as new incarnations. Members that lend memory count; programs
-//! that joined without memory do not, unless there are no others.
+//! only after a *quorum* has agreed to ignore it: more than half of the voters of the last view, or half of them
+//! including the earliest admitted of those that lend memory. Of two partitions at most one has a quorum; the other
+//! one *gives up* as soon as it can no longer get one, and its nodes join again as new incarnations. Members that lend
+//! memory and *witnesses* are voters; programs are not, unless there are no others.
+//!
+//! *Witnesses.* A quorum has a member that lends memory, if the view has one: witnesses alone never remove the last
+//! data, and a tie of one witness and one lender is the lender's. A view without lenders is possible when all of them
+//! have certainly ended or left; its witnesses continue, and keep the numbers and generations of the cluster. Both rules
+//! only take quorums away or move the casting vote of a tie to another member of the same view, so two quorums of one
+//! view still share a member. Of consecutive views the argument below holds as before.
 //!
 //! - An unreachable member is a *suspect*: cut off by this node, and still counted as a member.
 //! - A member reports its suspects to the coordinator. A coordinator that reaches both judges which of the two is
@@ -167,21 +173,27 @@ impl Membership {
 
     /// Whether this node and `others` are a quorum of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
-        let present_in_view = |member: &&RosterEntry| member.died.is_none();
-        let voters =
-            self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
-        let counted =
-            |member: &&RosterEntry| member.died.is_none() && (member.memory.is_some() || !voters);
-        let here = |member: &&RosterEntry| {
+        let uncounted = mutant!(self, WitnessUncounted);
+        let votes = |member: &RosterEntry| member.memory.is_some() || member.votes() && !uncounted;
+        let view = || self.roster.iter().filter(|member| member.died.is_none());
+        let (any_votes, any_lends) =
+            (view().any(votes), view().any(|member| member.memory.is_some()));
+        let counted = |member: &&RosterEntry| votes(member) || !any_votes;
+        let here = |member: &RosterEntry| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };
-        let all = self.roster.iter().filter(counted).count();
-        let present = self.roster.iter().filter(counted).filter(here).count();
-        let first = self.roster.iter().find(counted);
+        let decides = |member: &&RosterEntry| {
+            member.memory.is_some() || !any_lends || mutant!(self, WitnessBreaksTies)
+        };
+        let all = view().filter(counted).count();
+        let present = view().filter(counted).filter(|member| here(member)).count();
+        let first = view().filter(counted).find(decides);
         if mutant!(self, NoQuorum) {
             return true;
         }
-        2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
+        let lends = |member: &RosterEntry| member.memory.is_some() && here(member);
+        let has_lender = !any_lends || view().any(lends) || mutant!(self, WitnessesSuffice);
+        (2 * present > all && has_lender) || (2 * present == all && first.is_some_and(here))
     }
 
     pub(super) fn tell_suspects(&self, to: NodeId, effects: &mut Effects) {

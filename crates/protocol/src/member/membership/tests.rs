@@ -1,5 +1,5 @@
 use super::*;
-use crate::member::{FounderSettings, Join, Keeps, Leases};
+use crate::member::{FounderSettings, Join, Keeps, Leases, MemberRole};
 use alloc::string::String;
 use alloc::{format, vec};
 use core::net::SocketAddr;
@@ -18,7 +18,7 @@ fn identity(life: u64) -> Identity {
         incarnation: Incarnation(life),
         limits: LIMITS,
         host: host(life),
-        votes: life < PROGRAM,
+        role: role(life),
         keeps: Keeps::Nothing,
         quorum: false,
         settings: FounderSettings { nodes_max: 4, leases: LEASES },
@@ -36,6 +36,7 @@ fn join(life: u64) -> Join {
         limits: LIMITS,
         incarnation: Incarnation(life),
         home_bytes: if life < PROGRAM { 1 << 20 } else { 0 },
+        witness: role(life).is_witness(),
         keeps: Keeps::Nothing,
         host: host(life),
     }
@@ -164,7 +165,8 @@ fn listed(node: u16, life: u64) -> ListedMember {
     let memory = (life < PROGRAM).then_some(Generation(0));
     let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
     let incarnation = Incarnation(life);
-    ListedMember { node, incarnation, born, host: host(life), memory, state: false }
+    let witness = role(life).is_witness();
+    ListedMember { node, incarnation, born, host: host(life), memory, state: false, witness }
 }
 
 fn report(number: u64) -> MemberMessage {
@@ -173,6 +175,17 @@ fn report(number: u64) -> MemberMessage {
 
 /// Incarnations from this one on are programs without memory.
 const PROGRAM: u64 = 1_000;
+
+/// Incarnations from this one on are witnesses.
+const WITNESS: u64 = 2_000;
+
+fn role(life: u64) -> MemberRole {
+    match life {
+        0..PROGRAM => MemberRole::Lender,
+        PROGRAM..WITNESS => MemberRole::Program,
+        WITNESS.. => MemberRole::Witness,
+    }
+}
 
 fn heard(from: u16, message: MemberMessage) -> MemberEvent {
     MemberEvent::Message { from: NodeId(from), message }

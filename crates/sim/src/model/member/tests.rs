@@ -264,3 +264,77 @@ fn canary_defects_are_found() {
         assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
     }
 }
+
+/// Processes, witnesses as bits, processes that have joined, and deaths, partitioned pairs and isolated processes.
+type Witnessed = (usize, u8, usize, [u8; 3]);
+
+fn witnessed((processes, witnesses, settled, faults): Witnessed) -> u64 {
+    let model = MemberCluster::witnessed(processes, witnesses, faults, |machine| machine);
+    match Explorer::new().explore(&model.settled(settled)).holds() {
+        Ok(coverage) => coverage.states,
+        Err(text) => panic!("{processes} processes, witnesses {witnesses:#b}, {faults:?}: {text}"),
+    }
+}
+
+#[test]
+fn two_nodes_with_a_witness_survive_any_one_fault() {
+    let cases: [Witnessed; 9] = [
+        // The witness is the last, the second, the first; one death, one broken link, one process out of reach.
+        (3, 0b100, 3, [1, 0, 0]),
+        (3, 0b100, 3, [0, 1, 0]),
+        (3, 0b100, 3, [0, 0, 1]),
+        (3, 0b010, 3, [1, 0, 0]),
+        (3, 0b010, 3, [0, 1, 0]),
+        (3, 0b010, 3, [0, 0, 1]),
+        (3, 0b001, 3, [1, 0, 0]),
+        (3, 0b001, 3, [0, 1, 0]),
+        (3, 0b001, 3, [0, 0, 1]),
+    ];
+    let states = cases.map(witnessed);
+    assert_eq!(states, [0; 9], "{cases:?}");
+}
+
+#[test]
+fn witnesses_never_continue_without_memory_that_lives() {
+    let cases: [Witnessed; 6] = [
+        (2, 0b01, 2, [0, 0, 1]),
+        (2, 0b10, 2, [1, 0, 1]),
+        (3, 0b001, 3, [1, 0, 1]),
+        (3, 0b100, 3, [0, 2, 1]),
+        (3, 0b110, 3, [0, 0, 1]),
+        (3, 0b011, 3, [1, 1, 0]),
+    ];
+    let states = cases.map(witnessed);
+    assert_eq!(states, [0; 6], "{cases:?}");
+}
+
+#[test]
+fn members_of_clusters_with_witnesses_start_again() {
+    // A data node, a witness, a data node, and one of them again, while one fails.
+    let cases: [Witnessed; 3] =
+        [(3, 0b010, 2, [1, 0, 0]), (4, 0b1010, 3, [1, 0, 0]), (4, 0b0010, 3, [1, 0, 0])];
+    let states = cases.map(witnessed);
+    assert_eq!(states, [0; 3], "{cases:?}");
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_witnesses_need_their_rules() {
+    use farside_protocol::member::MemberMutant;
+    let without_need = "memory is lost without need";
+    let alone = "witnesses continue without the memory of a member that lived";
+    let cases: [(MemberMutant, Witnessed, &str); 5] = [
+        (MemberMutant::WitnessUncounted, (3, 0b100, 3, [0, 0, 1]), without_need),
+        (MemberMutant::WitnessBreaksTies, (2, 0b01, 2, [0, 0, 1]), without_need),
+        (MemberMutant::WitnessBreaksTies, (3, 0b001, 3, [1, 0, 1]), alone),
+        (MemberMutant::WitnessesSuffice, (3, 0b110, 3, [0, 0, 1]), alone),
+        (MemberMutant::WitnessJudgedAsLender, (3, 0b010, 3, [0, 1, 0]), without_need),
+    ];
+    for (mutant, (processes, witnesses, settled, faults), expected) in cases {
+        let change = |machine: Membership| machine.with_mutant(mutant);
+        let model = MemberCluster::witnessed(processes, witnesses, faults, change);
+        let outcome = Explorer::new().explore(&model.settled(settled));
+        let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
+        assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
+    }
+}

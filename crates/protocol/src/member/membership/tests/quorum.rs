@@ -43,6 +43,10 @@ fn suspect(node: u16) -> MemberMessage {
     MemberMessage::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
 }
 
+fn suspect_of(node: u16, life: u64) -> MemberMessage {
+    MemberMessage::Suspect { node: NodeId(node), incarnation: Incarnation(life) }
+}
+
 #[test]
 fn coordinator_removes_members_cut_off_by_a_quorum() {
     let mut first = of_three(0);
@@ -307,4 +311,113 @@ fn programs_without_a_voter_within_reach_give_up() {
     }
     assert!(machine.is_ready());
     check(&mut machine, out_of_reach(0), &["cut 0", "failed Isolated"]);
+}
+
+/// What a machine does when `node` is out of reach.
+fn loses(machine: &Membership, node: u16) -> Vec<String> {
+    let mut effects = Effects::new();
+    machine.clone().step(out_of_reach(node), &mut effects).unwrap();
+    effects.iter().map(told).collect()
+}
+
+#[test]
+fn witness_breaks_the_tie_of_two_nodes() {
+    // Node 1 lends memory, node 2 is the witness; with its answer either data node is a quorum.
+    let mut first = founder_with(&[1, WITNESS]);
+    check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
+    let removed = ["removed 1", "to 2: view 4 1 removed"];
+    check(&mut first, heard(2, MemberMessage::Voted { round: 1 }), &removed);
+    // One data node with a witness continues when that is lost.
+    check(&mut first, out_of_reach(2), &["cut 2", "removed 2"]);
+    assert!(first.is_coordinator());
+}
+
+#[test]
+fn tie_with_a_witness_is_that_of_the_member_with_memory() {
+    let mut witness = Membership::new(identity(WITNESS)).in_a_quorum();
+    check(&mut witness, MemberEvent::Found, &["ready"]);
+    for event in [asked_to_join(1, join(1)), asked_for_link(101, peer(1, 1, 2))] {
+        witness.step(event, &mut Effects::new()).unwrap();
+    }
+    assert_eq!(loses(&witness, 1), ["cut 1", "failed Isolated"]);
+    assert!(witness.is_quorum(&[NodeId(1)]));
+
+    let mut later = Membership::new(identity(1)).in_a_quorum();
+    let mut welcome = welcome(1, 2, &[]);
+    welcome.members.push(listed(0, WITNESS));
+    later.step(MemberEvent::Joined(welcome), &mut Effects::new()).unwrap();
+    later.step(link_up(0), &mut Effects::new()).unwrap();
+    assert!(later.is_quorum(&[]), "the tie is that of node 1");
+    let continued = loses(&later, 0);
+    assert!(continued.contains(&"coordinator".into()), "{continued:?}");
+}
+
+#[test]
+fn witnesses_are_no_quorum_without_memory() {
+    let two_witnesses = founder_with(&[WITNESS, WITNESS + 1]);
+    assert!(!two_witnesses.is_quorum(&[]));
+    assert!(two_witnesses.is_quorum(&[NodeId(1)]));
+    let mut witness = Membership::new(identity(WITNESS + 1)).in_a_quorum();
+    let mut welcome = welcome(2, 3, &[0]);
+    welcome.memory = None;
+    welcome.members.push(listed(1, WITNESS));
+    witness.step(MemberEvent::Joined(welcome), &mut Effects::new()).unwrap();
+    for node in [0, 1] {
+        witness.step(link_up(node), &mut Effects::new()).unwrap();
+    }
+    assert!(!witness.is_quorum(&[NodeId(1)]));
+    check(&mut witness, out_of_reach(0), &["cut 0", "failed Isolated"]);
+}
+
+#[test]
+fn witness_alone_continues_after_certain_ends_only() {
+    let mut witness = Membership::new(identity(WITNESS)).in_a_quorum();
+    check(&mut witness, MemberEvent::Found, &["ready"]);
+    for event in [asked_to_join(1, join(1)), asked_for_link(101, peer(1, 1, 2))] {
+        witness.step(event, &mut Effects::new()).unwrap();
+    }
+    check(&mut witness, link_lost(1), &["dead 1"]);
+    assert!(witness.is_coordinator() && witness.is_quorum(&[]));
+    assert_eq!(witness.next_generation(NodeId(1)), Generation(1), "it keeps the generations");
+}
+
+#[test]
+fn witness_goes_before_memory_and_after_programs() {
+    let judged = |lives: &[u64]| {
+        let mut first = founder_with(lives);
+        first.step(heard(1, suspect_of(2, lives[1])), &mut Effects::new()).unwrap();
+        let mut effects = Effects::new();
+        first.step(MemberEvent::Judge, &mut effects).unwrap();
+        told(&effects[0])
+    };
+    assert_eq!(judged(&[WITNESS, 2]), "cut 1");
+    assert_eq!(judged(&[2, WITNESS]), "cut 2");
+    assert_eq!(judged(&[PROGRAM, WITNESS]), "cut 1");
+    assert_eq!(judged(&[WITNESS, PROGRAM]), "cut 2");
+}
+
+/// Two data nodes lose their link; the witness, which coordinates, reaches both.
+#[test]
+fn witness_that_coordinates_removes_one_end_of_a_broken_link() {
+    let mut witness = Membership::new(identity(WITNESS)).in_a_quorum();
+    check(&mut witness, MemberEvent::Found, &["ready"]);
+    for life in [1, 2] {
+        let asked = asked_for_link(100 + life, peer(life as u16, life, life + 1));
+        for event in [asked_to_join(life, join(life)), asked] {
+            witness.step(event, &mut Effects::new()).unwrap();
+        }
+    }
+    check(&mut witness, heard(1, suspect(2)), &["judge later"]);
+    check(&mut witness, heard(2, suspect(1)), &[]);
+    check(&mut witness, MemberEvent::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+    let removed = ["removed 2", "to 1: view 4 2 removed"];
+    check(&mut witness, heard(1, MemberMessage::Voted { round: 1 }), &removed);
+}
+
+#[test]
+fn witness_with_memory_is_refused() {
+    let mut first = founder_with(&[]);
+    let mut wrong = join(WITNESS);
+    wrong.home_bytes = 1;
+    check(&mut first, asked_to_join(WITNESS, wrong), &["deny 2000 BadConfiguration"]);
 }
