@@ -559,6 +559,9 @@ impl MemberCluster {
             self.broken = Some("declared dead twice");
         }
         self.processes[at].buried.push(dead);
+        if self.witnesses != 0 && death == Death::Removed && self.is_without_memory(at, dead) {
+            self.broken = Some("witnesses continue without the memory of a member that lived");
+        }
         if self.settles {
             self.processes[at].unsettled.push(dead);
         }
@@ -786,36 +789,47 @@ impl MemberCluster {
         }
     }
 
+    /// Whether a lender that may live was removed, and a process continues that knows of no other: witnesses alone.
+    fn is_without_memory(&self, at: usize, removed: (NodeId, ViewNumber)) -> bool {
+        let lends = |of: usize| self.lends(of);
+        let was_ready = |of: usize| self.processes[of].ready && self.life(of) == Some(removed);
+        let was_lender = (0..self.processes.len()).any(|of| lends(of) && was_ready(of));
+        let mut alive = self.machine(at).alive();
+        was_lender && !alive.any(|(_, incarnation)| lends(incarnation.0 as usize))
+    }
+
+    /// Whether all members that the last fault has not cut off have noticed it, and the judge `at` has their accusations:
+    /// the judgement time has passed.
+    fn is_noticed(&self, at: usize) -> bool {
+        let isolated = |of: usize| self.faults.contains(&MemberAction::Isolate(of));
+        let pending = |of: usize, item: fn(&Item) -> bool| {
+            self.processes[of].links.iter().flatten().flat_map(|link| &link.arriving).any(item)
+        };
+        let accuses = |item: &Item| matches!(item, Item::Message(MemberMessage::Suspect { .. }));
+        let unaware = |of: usize| pending(of, |item| matches!(item, Item::OutOfReach | Item::Lost));
+        let mut others = (0..self.processes.len()).filter(|of| !isolated(*of));
+        !pending(at, accuses) && !others.any(unaware)
+    }
+
     /// Checks that a cluster with witnesses loses no memory without need: after one fault at most that of the member at
-    /// fault, and never all memory to witnesses that continue alone. A witness that founded the cluster is coordinator,
-    /// and removes the other end of its own broken link.
+    /// fault, or of one end of a broken link. A witness that founded the cluster is coordinator, and removes the other end of its own broken link.
     fn undue_loss(&self) -> Option<&'static str> {
-        if self.witnesses == 0 {
-            return None;
-        }
-        let processes = || 0..self.processes.len();
-        let lenders = || processes().filter(|at| self.lends(*at) && self.processes[*at].ready);
-        let lost = || lenders().filter(|at| !self.processes[*at].running);
-        let killed = |at: usize| self.faults.contains(&MemberAction::Kill(at));
-        let witness_runs = processes().any(|at| self.processes[at].running && !self.lends(at));
-        let memory_runs = lenders().any(|at| self.processes[at].running);
-        let ended_last =
-            matches!(self.faults.last(), Some(MemberAction::Kill(at)) if self.lends(*at));
-        if !ended_last && witness_runs && !memory_runs && lost().any(|at| !killed(at)) {
-            return Some("witnesses continue without the memory of a member that lived");
-        }
         let [fault] = self.faults[..] else {
             return None;
         };
+        let lenders = (0..self.processes.len()).filter(|at| self.lends(*at));
+        let own = |at: usize| [MemberAction::Kill(at), MemberAction::Isolate(at)].contains(&fault);
+        let ended = |at: &usize| self.processes[*at].ready && !self.processes[*at].running;
+        let lost = lenders.filter(ended).filter(|at| !own(*at));
         let lost_max = match fault {
-            MemberAction::Kill(at) | MemberAction::Isolate(at) => usize::from(self.lends(at)),
+            MemberAction::Kill(_) | MemberAction::Isolate(_) => 0,
             MemberAction::Part(one, other) => {
                 let both = self.lends(one) && self.lends(other);
                 usize::from(both || one == 0 && !self.lends(0))
             }
             _ => 0,
         };
-        (lost().count() > lost_max).then_some("memory is lost without need")
+        (lost.count() > lost_max).then_some("memory is lost without need")
     }
 
     /// Whether a process may start: no process uses its state directory.
@@ -866,7 +880,7 @@ impl Model for MemberCluster {
             actions.push(MemberAction::Join(next));
         }
         for (at, process) in self.processes.iter().enumerate() {
-            if process.judges {
+            if process.judges && (self.witnesses == 0 || self.is_noticed(at)) {
                 actions.push(MemberAction::Judge(at));
             }
             if process.running && !process.unsettled.is_empty() {
