@@ -165,7 +165,7 @@ pub enum MemberAction {
     Leave(usize),
     /// The network partitions the two.
     Part(usize, usize),
-    /// The network partitions the process from all others.
+    /// The network partitions the process from all others that run.
     Isolate(usize),
     /// A process that does not reach a dead one learns of the death from a further member, which is not modelled.
     Learn {
@@ -929,7 +929,7 @@ impl Model for MemberCluster {
                 self.isolations -= 1;
                 self.note_fault(action);
                 for other in (0..self.processes.len()).filter(|other| *other != at) {
-                    if !self.are_parted(at, other) {
+                    if self.processes[other].running && !self.are_parted(at, other) {
                         self.part(at.min(other), at.max(other));
                     }
                 }

@@ -305,7 +305,7 @@ fn witnesses_never_continue_without_memory_that_lives() {
         (3, 0b011, 3, [1, 1, 0]),
     ];
     let states = cases.map(witnessed);
-    assert_eq!(states, [13, 47, 2_970, 19_937, 449, 1_092], "{cases:?}");
+    assert_eq!(states, [13, 43, 2_782, 20_439, 449, 1_092], "{cases:?}");
 }
 
 #[test]
@@ -337,4 +337,20 @@ fn canary_witnesses_need_their_rules() {
         let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
         assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
     }
+}
+
+/// Two to four data nodes with one or two witnesses, which die and are partitioned at any time.
+#[test]
+fn walks_of_clusters_with_witnesses_never_split() {
+    let command = "cargo test -p farside-sim --lib walks_of_clusters_with_witnesses_never_split";
+    crate::seeds::each_seed(command, 3_000, |seed| {
+        let (processes, witnesses) =
+            [(4, 0b0100), (5, 0b01010), (6, 0b00_1100), (6, 0b01_0001), (5, 0b1_0000)]
+                [(seed % 5) as usize];
+        let model = MemberCluster::witnessed(processes, witnesses, [2, 2, 1], |machine| machine);
+        match crate::explorer::walk(&model.settled(processes), seed, 10_000) {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.transcript),
+        }
+    });
 }
