@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Running, failure, name, output};
+use common::{Folder, Running, failure, name, output, text};
 use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -187,8 +187,17 @@ fn process_witness_refuses_data_and_founding() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--join"), "{said}");
     for data in [["--memory-bytes", "1M"], ["--state", "folder"]] {
-        assert_eq!(witness(&[&["--join", "127.0.0.1:1"], &data[..]].concat()).0, Some(2));
+        let own = ["witness", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1"];
+        let refused = output(&[], &[&own[..], &data].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(data[0]), "{}", text(&refused.stderr));
     }
+    let folder = Folder::new();
+    let file = "listen = \"127.0.0.1:0\"\njoin = [\"127.0.0.1:1\"]\nmemory_bytes = \"1M\"\n";
+    let file = folder.file("witness.toml", file.as_bytes());
+    let (code, _, said) = failure(&output(&[], &["--json", "witness", "--config", &file]));
+    assert_eq!(code, Some(2));
+    assert!(said.contains("holds no data"), "{said}");
     let open = ["--json", "witness", "--listen", "10.0.0.1:7400", "--join", "10.0.0.2:7400"];
     let (code, _, said) = failure(&output(&[], &open));
     assert_eq!(code, Some(2));
