@@ -61,7 +61,7 @@ pub struct Config {
     /// it); otherwise it counts as silent.
     ///
     /// If two members cannot reach each other and the coordinator reaches both, one of them is removed: the
-    /// one with more such links, else one without memory, else the one that joined last.
+    /// one with more such links, else a program without memory, else a witness, else the one that joined last.
     pub lease_ns: u64,
     /// On one machine: whether this node removes members that are stopped for `lease_ns`: their process or
     /// a thread of it is stopped by a signal or a debugger, or frozen. Otherwise operations wait until they
@@ -203,20 +203,9 @@ impl Config {
         self.state.is_some() || !self.state_copies.is_empty()
     }
 
-    /// Checks the values. What the machine has for them is checked when a node starts.
-    ///
-    /// # Errors
-    /// `BadConfiguration`, which names the setting, its value and its range.
-    pub fn check(&self) -> Result<(), Error> {
+    /// Checks which of memory, state and a vote alone the node has.
+    fn check_memory(&self) -> Result<(), Error> {
         let bad = |detail: String| Err(Error::with(ErrorCode::BadConfiguration, detail));
-        let name_fits = (1..=64).contains(&self.cluster.len())
-            && self.cluster.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        if !name_fits {
-            return bad(format!(
-                "cluster: 1 to 64 letters, digits, '-', '_' or '.', and it is {:?}",
-                self.cluster
-            ));
-        }
         if self.state.is_some() && !self.state_copies.is_empty() {
             return bad("state and state_copies: a node's state is in one of them".to_owned());
         }
@@ -239,6 +228,24 @@ impl Config {
         if self.has_state() && self.memory_bytes == 0 {
             return bad("state: a node without memory has none; set memory_bytes".to_owned());
         }
+        Ok(())
+    }
+
+    /// Checks the values. What the machine has for them is checked when a node starts.
+    ///
+    /// # Errors
+    /// `BadConfiguration`, which names the setting, its value and its range.
+    pub fn check(&self) -> Result<(), Error> {
+        let bad = |detail: String| Err(Error::with(ErrorCode::BadConfiguration, detail));
+        let name_fits = (1..=64).contains(&self.cluster.len())
+            && self.cluster.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if !name_fits {
+            return bad(format!(
+                "cluster: 1 to 64 letters, digits, '-', '_' or '.', and it is {:?}",
+                self.cluster
+            ));
+        }
+        self.check_memory()?;
         let ranges = [
             ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
             ("cache_bytes", self.cache_bytes, CACHE_BYTES_MIN, 1 << 37, "4 KiB to 128 GiB"),
