@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, WATCHDOG, farside, json, name, output, signal, text};
+use common::{Folder, Running, WATCHDOG, farside, json, name, output, signal, text};
 use farside::call::{Caller, CallerOptions};
 use farside::onesided::{LendOptions, MemoryServer};
 use farside_fabric::Fabric;
@@ -64,7 +64,7 @@ enum Case {
 }
 
 /// Returns arguments with which a command soon prints something.
-fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
+fn case(command: &str, folder: &Folder, [executor, log, node]: [&str; 3]) -> Case {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let ends = |text: &str| Case::Ends(words(text));
     let serves = |text: &str| Case::Serves(words(text));
@@ -76,7 +76,7 @@ fn case(command: &str, folder: &Folder, (executor, log): (&str, &str)) -> Case {
         "up" => serves(&format!("--nodes 1 --name {} {config}", name())),
         "run" => ends("-n 1 /bin/echo text"),
         "node" => serves(&format!("--listen 127.0.0.1:0 {config}")),
-        "witness" => serves("--listen 127.0.0.1:0 --join 127.0.0.1:1"),
+        "witness" => serves(&format!("--listen 127.0.0.1:0 --join {node}")),
         "agent" => serves("--listen 127.0.0.1:0 --insecure"),
         "lend" => serves(&format!("--bytes 1M --socket 0 --name {}", name())),
         "log append" | "log tail" => ends(log),
@@ -135,12 +135,14 @@ fn every_command_fails_when_its_output_cannot_be_written() {
     let folder = Folder::new();
     let (server, executor) = serve(Stdio::piped(), true);
     let lent = lend_log();
+    let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0"]);
+    let (_, node) = founder.started();
     let all = commands(&[]);
     assert!(all.len() >= 20, "{all:?}");
     for command in all {
         let path = command.join(" ");
         for form in [&[][..], &["--json"]] {
-            let case = case(&path, &folder, (&executor, lent.address()));
+            let case = case(&path, &folder, [&executor, lent.address(), &node]);
             let (Case::Ends(arguments) | Case::Serves(arguments)) = &case;
             let mut run = farside(&[]);
             run.args(&command).args(form).args(arguments).stdin(Stdio::null());
