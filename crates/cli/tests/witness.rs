@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{Folder, Running, failure, name, output, text};
-use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
+use common::{Folder, Running, WATCHDOG, failure, name, output, text};
+use farside::{Config, ErrorCode, GlobalAddress, MemberChange, Node, NodeId, Session};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
@@ -89,10 +89,18 @@ fn other_node_continues_without(stopped: usize) {
     for word in words {
         use_memory(&program, &mut session, word, 7);
     }
+    let mut changes = program.member_changes();
     trio.nodes[stopped].signal(Signal::STOP);
     trio.nodes[other].event_of("member_lost", stopped as u64);
     trio.witness.event_of("member_lost", stopped as u64);
     use_memory(&program, &mut session, words[other], 100);
+    // Until the program has learned of the removal, it reads what it has cached.
+    loop {
+        match changes.next(Some(WATCHDOG)).unwrap() {
+            Some(MemberChange::Gone(member)) if usize::from(member.node.0) == stopped => break,
+            change => assert!(change.is_some(), "no removal is reported"),
+        }
+    }
     let lost = session.read_u64(words[stopped]).unwrap_err();
     assert_eq!(lost.code, ErrorCode::NodeLost, "{lost}");
 
