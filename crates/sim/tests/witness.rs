@@ -9,9 +9,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-const SILENCE_NS: u64 = 10_000_000_000;
+/// The simulated fabric notices silence at any time within this one.
+const SILENCE_NS: u64 = 2_500_000_000;
+/// Members have to notice one outage within the judgement time, which is above half of this.
+const LEASE_NS: u64 = 4 * SILENCE_NS;
 /// The time in which any removal ends.
-const REMOVAL_NS: u64 = 8 * SILENCE_NS;
+const REMOVAL_NS: u64 = 8 * LEASE_NS;
 
 /// What happens to a member, by its place in the order of admission.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +39,7 @@ impl Trio {
         let options = SimOptions::draw(seed, INFINIBAND);
         let net = SimNet::new(seed, SimOptions { silence_ns: Some(SILENCE_NS), ..options });
         let mut trio = Self { net, nodes: Vec::new(), witness };
-        let lender = Config::new("sim").lease_ns(SILENCE_NS).cache_bytes(64 << 10);
+        let lender = Config::new("sim").lease_ns(LEASE_NS).cache_bytes(64 << 10);
         for number in 0..3 {
             let config = match number == witness {
                 true => lender.clone().memory_bytes(0).witness(true),
@@ -72,7 +75,7 @@ impl Trio {
         let stepped = self.net.step();
         let busy = self.nodes.iter().flatten().fold(stepped, |busy, node| node.progress() || busy);
         if !busy {
-            self.net.run_until_ns(self.net.now_ns() + SILENCE_NS / 40);
+            self.net.run_until_ns(self.net.now_ns() + LEASE_NS / 40);
         }
         match self.net.now_ns() < end_ns {
             true => Ok(()),
