@@ -122,6 +122,52 @@ impl PersistentMapping {
         Ok(())
     }
 
+    /// Copies bytes in past the caches, by non-temporal stores of 8 bytes; what is no whole word of the file is stored
+    /// and written back. Ended by [`fence`](Self::fence), as a write-back.
+    ///
+    /// # Errors
+    /// `InvalidInput` outside of the file.
+    pub fn store_non_temporal(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.at(at, bytes.len())?;
+        let head = ((8 - at % 8) % 8).min(bytes.len() as u64);
+        let (first, rest) = bytes.split_at(head as usize);
+        let (words, last) = rest.split_at(rest.len() / 8 * 8);
+        let tail = at + head + words.len() as u64;
+        for (at, part) in [(at, first), (tail, last)] {
+            if !part.is_empty() {
+                self.store(at, part)?;
+                self.write_back(at, part.len() as u64)?;
+            }
+        }
+        self.store_words(at + head, words)
+    }
+
+    /// Stores whole words at a multiple of 8.
+    #[cfg(target_arch = "x86_64")]
+    fn store_words(&mut self, at: u64, words: &[u8]) -> io::Result<()> {
+        let begin = self.at(at, words.len())?;
+        let words = words.chunks_exact(8).map(|word| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(word);
+            i64::from_ne_bytes(bytes)
+        });
+        for (number, word) in words.enumerate() {
+            // SAFETY: the range is mapped (`at`), and a multiple of 8 from a base aligned to pages; `&mut self` excludes
+            // other accesses (table); all x86_64 processors have the instruction.
+            unsafe {
+                let to = self.base.as_ptr().add(begin + 8 * number);
+                std::arch::x86_64::_mm_stream_si64(to.cast::<i64>(), word);
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn store_words(&mut self, at: u64, words: &[u8]) -> io::Result<()> {
+        self.store(at, words)?;
+        self.write_back(at, words.len() as u64)
+    }
+
     /// Begins to write the lines of a range back; [`fence`](Self::fence) ends it.
     ///
     /// # Errors

@@ -39,6 +39,29 @@ fn stores_reach_the_file_with_each_instruction() {
 }
 
 #[test]
+fn non_temporal_stores_reach_the_file_at_any_alignment() {
+    let file = file(4096);
+    let line = WriteBack::all()[0];
+    let mut mapping = PersistentMapping::with(&file, MapFlags::SHARED, line).unwrap();
+    for (at, length) in [(0, 256), (8, 8), (3, 2), (5, 3), (5, 11), (63, 130), (4096 - 9, 9)] {
+        let bytes: Vec<u8> = (1..=length).map(|value| value as u8 | 1).collect();
+        file.write_all_at(&[0; 4096], 0).unwrap();
+        mapping.store_non_temporal(at, &bytes).unwrap();
+        mapping.fence();
+        let mut read = [0; 4096];
+        file.read_exact_at(&mut read, 0).unwrap();
+        let (begin, end) = (at as usize, at as usize + bytes.len());
+        assert_eq!(&read[begin..end], bytes, "{length} at {at}");
+        assert!(
+            read[..begin].iter().chain(&read[end..]).all(|byte| *byte == 0),
+            "{length} at {at}"
+        );
+    }
+    let outside = mapping.store_non_temporal(4090, &[1; 7]).unwrap_err();
+    assert_eq!(outside.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let file = file(100);
     let line = WriteBack::all()[0];

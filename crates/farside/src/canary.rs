@@ -40,6 +40,20 @@ farside_base::mutants! {
         PersistentLastLineNotWrittenBack,
         /// Persistent memory: no fence follows the write-backs.
         PersistentNotFenced,
+        /// A remote persistent write: no FLUSH follows the WRITEs.
+        RemoteNotFlushed,
+        /// A remote persistent write: no FLUSH follows the commit word.
+        RemoteWordNotFlushed,
+        /// A remote persistent write: no READ follows the WRITEs.
+        RemoteNotRead,
+        /// A remote persistent write: READ is chosen although DDIO is not known to be off.
+        RemoteReadUnknown,
+        /// The program at the target does not write cache lines back.
+        RemoteStoreNotWrittenBack,
+        /// The program at the target answers before a fence.
+        RemoteStoreNotFenced,
+        /// The program at the target stores the commit word before the records are kept.
+        RemoteStoreWordNotBehind,
         /// A cleaning pass trims the log before what it has restated is durable.
         StateTrimmedBeforeDurable,
         /// A cleaning pass trims the log up to its own end.

@@ -324,21 +324,13 @@ fn truncated(path: &Path, bytes: u64, expected: u64) -> Error {
     Error::with(ErrorCode::LogTruncated, text)
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::with(ErrorCode::System, format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Returns what a log in an existing folder promises. Changes nothing.
-///
-/// # Errors
-/// `System` if the folder cannot be inspected.
-pub fn promise_of(folder: &Path) -> Result<Promise, Error> {
-    medium(folder).map(Promise::of)
-}
-
-/// The medium of a folder.
+/// The medium of a folder for files, which are not mapped.
 #[cfg(target_os = "linux")]
-fn medium(folder: &Path) -> Result<Medium, Error> {
+pub(super) fn medium(folder: &Path) -> Result<Medium, Error> {
     /// Numbers of statfs(2): tmpfs, ramfs; NFS, SMB, CIFS, SMB2, Ceph, FUSE, 9P.
     const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
     const NETWORK: [u64; 7] =
@@ -354,6 +346,6 @@ fn medium(folder: &Path) -> Result<Medium, Error> {
 
 /// The medium of a folder, which other systems do not tell.
 #[cfg(not(target_os = "linux"))]
-fn medium(_: &Path) -> Result<Medium, Error> {
+pub(super) fn medium(_: &Path) -> Result<Medium, Error> {
     Ok(Medium::File)
 }

@@ -16,17 +16,20 @@ mod check;
 pub mod conformance;
 mod device;
 mod file;
+mod folder;
 mod log;
 mod persistent;
 mod reader;
 mod recovery;
+pub mod remote;
 mod replicas;
 mod state;
 mod tag;
 
 pub use check::{LogReport, check};
 pub use device::{LogDevice, Medium, Promise, Segment};
-pub use file::{FileDevice, promise_of};
+pub use file::FileDevice;
+pub use folder::{FolderMapping, FolderReport, PersistenceDomain, inspect_folder, promise_of};
 pub use log::{DurableLog, DurableLogOptions, DurableLogStats, Watermarks};
 pub use persistent::PersistentDevice;
 #[doc(hidden)]

@@ -168,6 +168,11 @@ fn device_failed(what: &str, segment: Segment, error: &dyn std::fmt::Display) ->
     Error::with(ErrorCode::DeviceFailed, text)
 }
 
+/// The error of persistent memory that has failed.
+pub(super) fn device_failure(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::with(ErrorCode::DeviceFailed, format!("{what} persistent memory: {error}"))
+}
+
 impl Mapped {
     fn store(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.store(at, bytes)?;
