@@ -15,6 +15,7 @@ mod lists;
 mod machine;
 mod network;
 mod pci;
+mod persistent;
 mod ports;
 mod rdma;
 mod report;
@@ -52,8 +53,15 @@ pub struct Doctor {
 
 /// Returns every rule, in printing order.
 fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups =
-        [machine::RULES, shared::RULES, software::RULES, ports::RULES, bus::RULES, network::RULES];
+    let groups = [
+        machine::RULES,
+        shared::RULES,
+        software::RULES,
+        ports::RULES,
+        bus::RULES,
+        persistent::RULES,
+        network::RULES,
+    ];
     groups.into_iter().flatten()
 }
 

@@ -25,6 +25,11 @@ const ACCESS_CONTROL: u16 = 0x000d;
 /// Maximum list lengths: a capability has at least four bytes.
 const CAPABILITIES_MAX: usize = 256 / 4;
 const EXTENDED_MAX: usize = 4_096 / 4;
+/// Vendor number.
+const INTEL: u16 = 0x8086;
+/// `perfctrlsts_0` of a root port, and its bit `Use_Allocating_Flow_Wr`.
+const PERFCTRLSTS_0: usize = 0x180;
+const ALLOCATING_FLOW: u8 = 1 << 7;
 /// P2P Request Redirect and P2P Completion Redirect.
 const ACS_REDIRECTS: u16 = 1 << 2 | 1 << 3;
 
@@ -84,6 +89,14 @@ impl Config {
             payload_bytes: 128 << (control >> 5 & 7),
             read_request_bytes: 128 << (control >> 12 & 7),
         })
+    }
+
+    /// Whether a root port of a Skylake or Cascade Lake server lets writes allocate lines of the cache (DDIO):
+    /// `Use_Allocating_Flow_Wr` of `perfctrlsts_0` (Farshin et al., which paper 002 cites as 13). `None` if the port is
+    /// not of Intel.
+    pub(crate) fn allocating_writes(&self) -> Option<bool> {
+        (self.u16_at(0)? == INTEL).then_some(())?;
+        Some(self.u8_at(PERFCTRLSTS_0)? & ALLOCATING_FLOW != 0)
     }
 
     /// Whether access control services redirect peer-to-peer traffic; `None` without that capability.
