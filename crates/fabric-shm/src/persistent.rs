@@ -93,6 +93,11 @@ impl PersistentMapping {
         Ok(Self { base, bytes: length as usize, line })
     }
 
+    /// Returns the bytes of the file.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// Checks a range; returns its beginning.
     fn at(&self, at: u64, bytes: usize) -> io::Result<usize> {
         let begin = usize::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -48,6 +48,8 @@ farside_base::mutants! {
         RemoteNotRead,
         /// A remote persistent write: READ is chosen although DDIO is not known to be off.
         RemoteReadUnknown,
+        /// A remote persistent write: the completion of a SEND ends a step.
+        RemoteSendEndsStep,
         /// The program at the target does not write cache lines back.
         RemoteStoreNotWrittenBack,
         /// The program at the target answers before a fence.

@@ -146,8 +146,8 @@ impl RemotePersist {
     /// other. A commit word needs a plan of the role [`CommitWord`](RemoteRole::CommitWord).
     ///
     /// # Errors
-    /// Nothing was posted then: `Busy` while a write runs; the error of a write that failed; `BadConfiguration` if pieces
-    /// or word do not fit the plan, or the buffer is too short; `FabricLacks` if the fabric refuses a request.
+    /// Nothing was posted then: `Busy` until the outcome of the write before was taken; the error of a write that failed;
+    /// `BadConfiguration` if pieces or word do not fit the plan, or the buffer is too short.
     pub fn start(
         &mut self,
         port: &mut dyn Port,
@@ -217,11 +217,12 @@ impl RemotePersist {
             self.fail(failure(completion, port.trouble(self.link)));
             return true;
         }
-        let is_message =
-            matches!(self.steps.front().map(Vec::as_slice), Some([PersistRequest::Send { .. }]));
-        let is_end = match id {
-            1 => !is_message,
-            2 if completion.kind == CompletionKind::Receive => self.answered(completion),
+        let is_end = match (id, completion.kind) {
+            // A message ends with its answer, which may be polled before the completion of its SEND: that one must not
+            // end a step of the next write.
+            (1, CompletionKind::Send) => canary::mutant!(canary::nodes(), RemoteSendEndsStep),
+            (1, _) => true,
+            (2, CompletionKind::Receive) => self.answered(completion),
             _ => false,
         };
         if is_end && self.state == PersistState::Running {
@@ -232,6 +233,10 @@ impl RemotePersist {
     }
 
     /// Returns the outcome of a write that has ended, once. The next write may begin then, unless it failed.
+    ///
+    /// # Errors
+    /// Of the write: `FabricLacks` if the fabric refuses a request; `AccessDenied` outside of the target's memory;
+    /// `PeerLost` if the link is gone; `DeviceFailed` if the target's memory failed; `ProtocolViolation` by its program.
     pub fn take_outcome(&mut self) -> Option<Result<PersistCost, Error>> {
         match &self.state {
             PersistState::Idle | PersistState::Running => None,

@@ -16,6 +16,8 @@ use std::io;
 
 /// Persistent memory that a program stores to.
 pub trait StorableMemory: Send {
+    /// Returns its length in bytes.
+    fn bytes(&self) -> u64;
     /// Copies bytes in, past the caches where possible. They are kept once a fence has passed.
     ///
     /// # Errors
@@ -36,6 +38,10 @@ pub trait StorableMemory: Send {
 }
 
 impl StorableMemory for PersistentMapping {
+    fn bytes(&self) -> u64 {
+        Self::bytes(self)
+    }
+
     fn store_non_temporal(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         Self::store_non_temporal(self, at, bytes)
     }
@@ -150,7 +156,7 @@ impl RemoteStore {
     /// Handles a completion of the port. Returns whether it was of this store.
     ///
     /// # Errors
-    /// `DeviceFailed` if the memory failed; the requester is told. Those of [`new`](Self::new).
+    /// `DeviceFailed` if the memory failed; the requester is notified. Those of [`new`](Self::new).
     pub fn on_completion(
         &mut self,
         port: &mut dyn Port,
@@ -202,6 +208,11 @@ impl RemoteStore {
 
     /// Brings a request's bytes into the persistence domain; its word only after all others.
     fn store(&mut self, request: &StoreRequest, message: &[u8]) -> io::Result<()> {
+        let bytes = self.memory.bytes();
+        let mut ends = request.parts.iter().map(|part| part.offset.checked_add(part.bytes as u64));
+        if ends.any(|end| end.is_none_or(|end| end > bytes)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let records = request.parts.len() - usize::from(request.has_word);
         for (number, part) in request.parts.iter().enumerate() {
             if number == records && !canary::mutant!(canary::nodes(), RemoteStoreWordNotBehind) {
