@@ -1,5 +1,6 @@
 //! The control path of the simulated fabric: nodes, regions, links, and their faults.
 
+use super::crash::CrashRegion;
 use super::locality::SocketPlacement;
 use super::port::SimWaiter;
 use super::program::ProgramCounts;
@@ -37,6 +38,7 @@ impl World {
             counts: ProgramCounts::default(),
             placement: SocketPlacement::default(),
             persistent: false,
+            crash: None,
         });
         NodeKey(self.nodes.len() - 1)
     }
@@ -61,12 +63,15 @@ impl World {
         let key = RemoteKey(self.random.word());
         self.record_node("register", node, spec.bytes);
         let persistent_at = self.place_region(node, spec.kind, arena.len() as u64);
-        let node = &mut self.nodes[node.0];
+        let (owner, node) = (node, &mut self.nodes[node.0]);
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
         let access = spec.access;
         let socket = node.placement.memory_socket;
         let (arena_kept, kind) = (arena.clone(), spec.kind);
+        if let Some(domain) = node.crash {
+            self.crash.insert((owner, id), CrashRegion::new(domain, arena.clone()));
+        }
         let registered = SimRegion { arena: arena_kept, key, access, kind, socket, persistent_at };
         node.regions.insert(id, registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
@@ -81,6 +86,7 @@ impl World {
     ) -> Result<(), FabricError> {
         self.record_node("deregister", node, u64::from(region.0));
         let removed = self.nodes[node.0].regions.remove(&region);
+        self.crash.remove(&(node, region));
         removed.map(|_| ()).ok_or(FabricError::Unknown("region"))
     }
 

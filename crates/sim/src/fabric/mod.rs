@@ -10,9 +10,11 @@
 //! | WRITE | placed after its arrival, in pieces cut between 64-byte lines (anywhere, if `words` permits or memory has `Access::RELAXED_ORDERING`); in rising order with `byte_order`, else in any order |
 //! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target requests them, after its arrival, and are all in memory when it completes |
 //! | completed WRITE | all of it is in memory with `completion_means_placed`; else possibly none |
+//! | ATOMIC WRITE, with [`Capabilities::atomic_write`](farside_base::Capabilities) | one step, after all earlier requests of its link |
 //! | READ | samples piece by piece in any order, and is placed in local memory likewise |
 //! | atomic | one step with `AtomicScope::System`; else a separate load and store that exclude only other atomics on that word |
 //! | FLUSH, with [`Capabilities::flush`](farside_base::Capabilities) | completes when all earlier requests of its link have taken effect; may be overtaken as a READ; to persistence, the bytes are in the persistent domain then ([`NvmSocket`]) |
+//! | loss of power | keeps any subset of the 64-byte lines that nothing has confirmed as persistent ([`SimNet::track_crashes`]) |
 //! | order of a link | with `message_order`, WRITEs and SENDs take effect in order, READs and atomics after the preceding WRITEs; READs and atomics may be overtaken by any request (`WorkFlags::fence` forbids it); without it, none |
 //! | order between links | none |
 //! | completions | in the order of posting per link, with any delay |
@@ -46,6 +48,7 @@
 
 mod connectx3;
 mod control;
+mod crash;
 mod delays;
 mod hardware;
 mod locality;
@@ -62,6 +65,7 @@ mod requester;
 mod resource;
 mod responder;
 mod timing;
+mod tracked;
 mod transcript;
 mod world;
 
@@ -83,6 +87,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use world::{NodeKey, World};
 
 pub use connectx3::{CONNECTX3_IB, E5_2640_V2, VERBS_CONNECTX3};
+pub use crash::CrashDomain;
 pub use hardware::{CONNECTX5_ROCE, HardwareProfile, NO_TIME};
 pub use locality::{ADAPTER_PORTS, AdapterCaches, SocketCosts, SocketPlacement};
 pub use nvm::{

@@ -99,9 +99,10 @@ pub const XEON_5215M: ProcessorCosts = ProcessorCosts {
 /// What the adapters of 002 offer: no FLUSH.
 pub const VERBS_CONNECTX5: Capabilities = Capabilities { flush: FlushScope::None, ..INFINIBAND };
 
-/// An adapter with the FLUSH of IBTA annex A19, to visibility and to persistence: the *one-sided commit* that 002 §5
-/// cites.
-pub const VERBS_FLUSH: Capabilities = Capabilities { flush: FlushScope::Persistent, ..INFINIBAND };
+/// An adapter with IBTA annex A19: FLUSH to visibility and to persistence, the *one-sided commit* that 002 §5 cites, and
+/// ATOMIC WRITE.
+pub const VERBS_FLUSH: Capabilities =
+    Capabilities { flush: FlushScope::Persistent, atomic_write: true, ..INFINIBAND };
 
 /// The next generation of 002 §5: a quarter more bandwidth (its reference 21), and caches in the persistent domain
 /// (its reference 4).

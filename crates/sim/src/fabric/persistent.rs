@@ -125,7 +125,8 @@ impl World {
     /// to persistence.
     pub(super) fn checked_access(&self, node: NodeKey, access: Access) -> Access {
         let flushes = self.options.capabilities.flush == FlushScope::Persistent;
-        if self.nodes[node.0].persistent && flushes {
+        let owner = &self.nodes[node.0];
+        if (owner.persistent || owner.crash.is_some()) && flushes {
             let rest = access.to_bits() & !Access::FLUSH_PERSISTENT.to_bits();
             Access::from_bits(rest).unwrap_or(access)
         } else {
@@ -230,6 +231,19 @@ impl World {
         };
         let times = memory.write(read_ns * 1_000, &access, NvmWriter::Adapter);
         read_ns.max(times.accepted_ps.div_ceil(1_000))
+    }
+
+    /// Returns when the word of an ATOMIC WRITE that begins at `at_ns` is in memory.
+    pub(super) fn write_persistent(
+        &mut self,
+        end: LinkEnd,
+        at: Option<RemotePlace>,
+        at_ns: u64,
+    ) -> u64 {
+        let Some((memory, access)) = self.request_memory(end, at, 8) else {
+            return at_ns;
+        };
+        memory.write(at_ns * 1_000, &access, NvmWriter::Adapter).accepted_ps.div_ceil(1_000)
     }
 
     /// Returns when a FLUSH that the adapter performs at `at_ns` is done.

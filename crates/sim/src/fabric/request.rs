@@ -131,6 +131,13 @@ impl AdapterMessage {
     ) -> Self {
         let payload = match (parts.kind, parts.inline) {
             (_, Some(bytes)) => MessagePayload::Sampled(bytes.to_vec()),
+            (CompletionKind::AtomicWrite, None) => {
+                let value = match work.operation {
+                    Operation::AtomicWrite { value, .. } => value,
+                    _ => 0,
+                };
+                MessagePayload::Sampled(value.to_ne_bytes().to_vec())
+            }
             (CompletionKind::Write | CompletionKind::Send, None) => {
                 MessagePayload::Unsampled(places.to_vec())
             }

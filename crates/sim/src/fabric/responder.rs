@@ -63,7 +63,8 @@ impl World {
             return Err(refused);
         }
         region.arena.at(offset, message.reach).map_err(|_| refused)?;
-        if message.kind == CompletionKind::Atomic && !offset.is_multiple_of(8) {
+        let is_word = matches!(message.kind, CompletionKind::Atomic | CompletionKind::AtomicWrite);
+        if is_word && !offset.is_multiple_of(8) {
             return Err(CompletionStatus::RemoteAlignment);
         }
         Ok(Some((region.arena.clone(), offset)))
@@ -82,9 +83,11 @@ impl World {
         let strict = self.options.reads_in_order;
         let (mut writes_before, mut fetches_before, mut in_flight_before) = (false, false, false);
         for inbound in &self.link(end).inbound {
-            let flush = inbound.message.kind == CompletionKind::Flush;
+            // FLUSH and ATOMIC WRITE come after everything before them (IBTA annex A19).
+            let kind = inbound.message.kind;
+            let last = matches!(kind, CompletionKind::Flush | CompletionKind::AtomicWrite);
             let blocked = (ordered && (writes_before || (strict && fetches_before)))
-                || (flush && (writes_before || fetches_before || in_flight_before));
+                || (last && (writes_before || fetches_before || in_flight_before));
             if inbound.phase == Phase::Arrived && !blocked {
                 let number = inbound.message.number;
                 self.marks.fetches_overtaken += u64::from(fetches_before);
@@ -111,9 +114,12 @@ impl World {
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
         self.record("start", end, number, bytes as u64);
         match kind {
-            CompletionKind::Atomic | CompletionKind::Flush => self.place_later(end, number, 0),
+            CompletionKind::Atomic | CompletionKind::AtomicWrite | CompletionKind::Flush => {
+                self.place_later(end, number, 0);
+            }
             CompletionKind::Send => self.take_receive(end, number),
             CompletionKind::Read => {
+                self.crash_read(end);
                 if let Some(inbound) = self.link_mut(end).inbound(number) {
                     inbound.fetched = vec![0; bytes];
                 }
@@ -247,7 +253,12 @@ impl World {
             self.withdrawn(end, number);
             return;
         };
+        if kind == CompletionKind::AtomicWrite {
+            self.write_word(end, number, &arena, offset);
+            return self.moved(end, number);
+        }
         if kind == CompletionKind::Flush {
+            self.crash_flush(end, number);
             self.record("flushed", end, number, 0);
             return self.moved(end, number);
         }
@@ -292,6 +303,12 @@ impl World {
     ) -> Option<(TransferPiece, usize)> {
         let inbound = self.link_mut(end).inbound(number)?;
         let piece = inbound.pieces.all.get(index).copied()?;
+        if inbound.message.kind == CompletionKind::Write {
+            let at = inbound.message.at;
+            let at = at.map(|(token, offset)| (token, offset + piece.start as u64));
+            self.crash_change(end, at, piece.bytes as u64);
+        }
+        let inbound = self.link_mut(end).inbound(number)?;
         let at = offset + piece.start as u64;
         let range = piece.start..piece.start + piece.bytes;
         let moved = if inbound.message.kind == CompletionKind::Read {
@@ -507,6 +524,9 @@ impl World {
             return self.place_later(end, number, 0);
         }
         let system = self.options.capabilities.atomics == AtomicScope::System;
+        if system {
+            self.crash_word(end, number);
+        }
         let change = self.link_mut(end).inbound(number).and_then(|inbound| inbound.message.change);
         let before = match change {
             // One step, also against processors, which may be other threads.
@@ -545,6 +565,7 @@ impl World {
         let change = inbound.message.change;
         let after = change.map_or(before, |change| change.apply(before));
         if after != before {
+            self.crash_word(end, number);
             let stored = arena.store(offset, after, Ordering::Release);
             debug_assert!(stored.is_ok(), "the bounds were checked");
         }
@@ -618,10 +639,16 @@ impl World {
         let Ok(Some((arena, offset))) = self.target(end, number) else {
             return;
         };
-        if let Some(inbound) = self.link_mut(end).inbound(number)
-            && inbound.answered
-            && inbound.message.kind == CompletionKind::Write
-        {
+        let written = self
+            .link_mut(end)
+            .inbound(number)
+            .filter(|inbound| inbound.answered && inbound.message.kind == CompletionKind::Write);
+        let Some(inbound) = written else {
+            return;
+        };
+        let (at, bytes) = (inbound.message.at, inbound.message.bytes as u64);
+        self.crash_change(end, at, bytes);
+        if let Some(inbound) = self.link_mut(end).inbound(number) {
             inbound.message.payload.sample();
             let written = write_rising(&arena, offset, inbound.message.payload.bytes());
             debug_assert!(written.is_ok(), "the bounds were checked");

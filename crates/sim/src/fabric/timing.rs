@@ -330,6 +330,9 @@ impl World {
                 let (start_ns, _) = unit.take(arrived_ns, busy_ns * 1_000);
                 start_ns + busy_ns.max(access_ns + crossing_ns)
             }
+            CompletionKind::AtomicWrite => {
+                self.write_persistent(end, at, arrived_ns.max(landed_ns))
+            }
             CompletionKind::Read if device => arrived_ns + hardware.device_ns,
             // The adapter reads across the bus until all it has posted is there.
             CompletionKind::Flush => {

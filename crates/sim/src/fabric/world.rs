@@ -1,5 +1,6 @@
 //! The state of a simulated network, and its virtual time.
 
+use super::crash::{CrashDomain, CrashRegion};
 use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::locality::SocketPlacement;
 use super::nvm::NvmSocket;
@@ -91,6 +92,8 @@ pub(super) struct SimNode {
     pub(super) placement: SocketPlacement,
     /// Whether regions that it registers are persistent memory.
     pub(super) persistent: bool,
+    /// What keeps bytes of the regions that it registers; `None` if they are not tracked.
+    pub(super) crash: Option<CrashDomain>,
 }
 
 /// The owner's record of a region, against which requests are checked.
@@ -268,6 +271,8 @@ pub(super) struct World {
     pub(super) paths: Paths,
     /// The persistent memory of each node and socket.
     pub(super) nvm: BTreeMap<(NodeKey, u8), NvmSocket>,
+    /// The unkept lines of tracked regions.
+    pub(super) crash: BTreeMap<(NodeKey, RegionId), CrashRegion>,
     /// The clock of the running program, if it has one.
     pub(super) program: Option<ProgramClock>,
 }
@@ -290,6 +295,7 @@ impl World {
             adapters: Adapters::default(),
             paths: Paths::default(),
             nvm: BTreeMap::new(),
+            crash: BTreeMap::new(),
             program: None,
         }
     }
