@@ -1,7 +1,7 @@
 //! `farside info`: prints the fabrics with their capabilities, the default fabric and why, and the clusters running on
 //! this machine.
 
-use farside::durable::{self, Promise};
+use farside::durable::{self, FolderReport};
 use farside_base::{Capabilities, FlushScope};
 use farside_command::fabrics::{self, Found};
 use farside_command::failure::Failure;
@@ -9,7 +9,7 @@ use farside_command::output::{Output, bytes};
 use farside_command::rdma;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A cluster with nodes on this machine.
@@ -32,7 +32,7 @@ pub(crate) fn run(mut folders: Vec<PathBuf>, output: Output) -> Result<(), Failu
     if folders.is_empty() {
         folders = vec![PathBuf::from("."), std::env::temp_dir()];
     }
-    let promises: Vec<_> = folders.iter().map(|folder| durable::promise_of(folder)).collect();
+    let reports: Vec<_> = folders.iter().map(|folder| durable::inspect_folder(folder)).collect();
     let found = fabrics::all();
     // An unusable folder of names is reported below, with a remedy.
     let names = farside_fabric_shm::listening();
@@ -47,7 +47,7 @@ pub(crate) fn run(mut folders: Vec<PathBuf>, output: Output) -> Result<(), Failu
         "reason": reason,
         "clusters": running,
         "clusters_unknown": unknown,
-        "durable": folders.iter().zip(&promises).map(durable_value).collect::<Vec<_>>(),
+        "durable": folders.iter().zip(&reports).map(durable_value).collect::<Vec<_>>(),
     }));
     for fabric in &found {
         output.line(fabric_text(fabric));
@@ -61,26 +61,40 @@ pub(crate) fn run(mut folders: Vec<PathBuf>, output: Output) -> Result<(), Failu
     for one in &running {
         output.line(one.text());
     }
-    for (folder, promise) in folders.iter().zip(&promises) {
-        let promise = match promise {
-            Ok(promise) => promise.to_string(),
-            Err(error) => format!("not known: {error}"),
-        };
-        output.line(format!("durable log in {}: {promise}", folder.display()));
+    for (folder, report) in folders.iter().zip(&reports) {
+        output.line(durable_text(folder, report));
     }
     Ok(())
 }
 
-fn durable_value((folder, promise): (&PathBuf, &Result<Promise, farside::Error>)) -> Value {
-    match promise {
-        Ok(promise) => json!({
+fn durable_value((folder, report): (&PathBuf, &Result<FolderReport, farside::Error>)) -> Value {
+    match report {
+        Ok(report) => json!({
             "folder": folder,
-            "medium": format!("{:?}", promise.medium),
-            "survives_process": promise.survives_process,
-            "survives_power": promise.survives_power,
+            "medium": format!("{:?}", report.promise.medium),
+            "survives_process": report.promise.survives_process,
+            "survives_power": report.promise.survives_power,
+            "mapped_as_persistent_memory": report.mapping.to_string(),
+            "persistence_domain": report.domain.as_ref().map(ToString::to_string),
         }),
         Err(error) => json!({ "folder": folder, "error": error.to_string() }),
     }
+}
+
+fn durable_text(folder: &Path, report: &Result<FolderReport, farside::Error>) -> String {
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => return format!("durable log in {}: not known: {error}", folder.display()),
+    };
+    let mut lines = vec![
+        format!("durable log in {}: {}", folder.display(), report.promise),
+        format!("  mapped as persistent memory: {}", report.mapping),
+    ];
+    if let Some(domain) = &report.domain {
+        lines.push(format!("  persistence domain: {domain}"));
+        lines.push("  commits without a system call: --persistent-memory with --state".to_owned());
+    }
+    lines.join("\n")
 }
 
 impl Running {
@@ -253,6 +267,22 @@ mod tests {
         let found = clusters(&names.map(str::to_owned));
         let found: Vec<_> = found.into_iter().map(|one| (one.cluster, one.nodes)).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn folders_are_described_with_their_mapping() {
+        let folder = std::env::temp_dir();
+        let report = durable::inspect_folder(&folder);
+        let (text, value) = (durable_text(&folder, &report), durable_value((&folder, &report)));
+        let is_mapped = value["mapped_as_persistent_memory"] == "yes, by MAP_SYNC";
+        assert_eq!(value["medium"] == "PersistentMemory", is_mapped);
+        assert_eq!(value["persistence_domain"].is_string(), is_mapped);
+        assert_eq!(text.contains("persistence domain:"), is_mapped, "{text}");
+        assert!(text.contains("\n  mapped as persistent memory: "), "{text}");
+        let missing = folder.join("no such folder");
+        let report = durable::inspect_folder(&missing);
+        assert!(durable_text(&missing, &report).contains("not known: "));
+        assert!(durable_value((&missing, &report))["error"].is_string());
     }
 
     #[test]
