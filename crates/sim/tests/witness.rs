@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 /// The simulated fabric notices silence at any time within this one.
 const SILENCE_NS: u64 = 2_500_000_000;
-/// Members have to notice one outage within the judgement time, which is above half of this.
-const LEASE_NS: u64 = 4 * SILENCE_NS;
+/// As of processes: half of the lease is the time in which silence is noticed.
+const LEASE_NS: u64 = SILENCE_NS;
 /// The time in which any removal ends.
 const REMOVAL_NS: u64 = 8 * LEASE_NS;
 

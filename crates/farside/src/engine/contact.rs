@@ -43,6 +43,8 @@ pub(crate) struct ContactDriver {
     /// When the accusations of members are to be judged.
     judge_at_ns: u64,
     judge_ns: u64,
+    /// When the first of them arrived.
+    accused_at_ns: u64,
     /// The earliest time of the next query by a held operation.
     ask_again_ns: u64,
     /// The time and the period of queries that no operation waits for.
@@ -77,6 +79,7 @@ impl ContactDriver {
             standing: Standing::new(clock.ticks(patience.standing_ns)),
             judge_at_ns: u64::MAX,
             judge_ns: patience.judge_ns,
+            accused_at_ns: 0,
             ask_again_ns: 0,
             confirm_at_ns: u64::MAX,
             confirm_every_ns: patience.confirmed_ns / 4,
@@ -143,12 +146,15 @@ impl Engine {
         }
     }
 
-    /// Judges members that accuse each other once all must have noticed the same outage.
+    /// Judges members that accuse each other once all must have noticed the same outage, and have answered this node since: one
+    /// that is silent is out of reach soon, and its accusers are not judged.
     pub(crate) fn judge_later(&mut self) {
         let now_ns = self.links.now_ns();
         match self.contact.as_mut() {
             Some(contact) => {
                 contact.judge_at_ns = now_ns.saturating_add(contact.judge_ns);
+                contact.accused_at_ns = now_ns;
+                contact.confirm_at_ns = now_ns;
                 contact.set_wake();
             }
             // Without leases there is nothing to wait for.
@@ -157,12 +163,19 @@ impl Engine {
     }
 
     fn judge_when_due(&mut self, now_ns: u64) {
-        if let Some(contact) = self.contact.as_mut().filter(|contact| now_ns >= contact.judge_at_ns)
-        {
-            contact.judge_at_ns = u64::MAX;
-            contact.set_wake();
-            self.member_own(member::MemberEvent::Judge);
+        let Some(contact) = self.contact.as_mut().filter(|contact| now_ns >= contact.judge_at_ns)
+        else {
+            return;
+        };
+        let answers = |node| contact.machine.has_answered_since(node, contact.accused_at_ns);
+        if !self.membership.machine().accused_members().all(answers) {
+            contact.judge_at_ns = now_ns.saturating_add(contact.judge_ns / 4);
+            contact.confirm_at_ns = now_ns;
+            return contact.set_wake();
         }
+        contact.judge_at_ns = u64::MAX;
+        contact.set_wake();
+        self.member_own(member::MemberEvent::Judge);
     }
 
     /// Notes the first link to a member.

@@ -326,6 +326,16 @@ impl Contacts {
         down.map(|(node, _)| *node)
     }
 
+    /// Whether a member has confirmed, to a question posted since then, that it has this node's link open; true of those that
+    /// this node does not reach any more.
+    pub fn has_answered_since(&self, node: NodeId, since_ns: u64) -> bool {
+        match self.peers.get(&node) {
+            Some(ContactState::Up) => self.confirmed.get(&node).is_some_and(|at| *at >= since_ns),
+            Some(ContactState::Down(_)) => false,
+            Some(ContactState::Over | ContactState::Cut | ContactState::Settling(_)) | None => true,
+        }
+    }
+
     /// Handles one event.
     pub fn step(&mut self, event: ContactEvent, effects: &mut Effects) {
         match event {

@@ -2,7 +2,8 @@
 //!
 //! Every member has a link to every other, so one of the two has to be removed. An accusation says which link is
 //! broken, not which end is at fault. The coordinator therefore collects accusations until those of one outage must
-//! have arrived (`MemberEffect::JudgeLater`, `MemberEvent::Judge`), takes them as the edges of a graph, and removes the members
+//! have arrived and it has reached both ends since (`MemberEffect::JudgeLater`, `MemberEvent::Judge`), takes them as the edges
+//! of a graph, and removes the members
 //! with the most edges until no edge is left: the greedy vertex cover. Of members with equally many edges, a program is
 //! removed first, then a witness (no data is lost with either), then the one admitted last. A member with a failed
 //! network is an end of all broken links, so it is removed and its accusers are not; a program or a witness with a
@@ -35,6 +36,12 @@ impl Membership {
         if new && first && self.stage == MembershipStage::Coordinator {
             effects.push(MemberEffect::JudgeLater);
         }
+    }
+
+    /// The members at both ends of the links of which accusations say that they are broken.
+    pub fn accused_members(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.roster.iter().map(|member| member.node);
+        nodes.filter(|node| self.accusations.contains(*node))
     }
 
     /// Judges the accusations: all of one outage have arrived, or a vote has decided about the members removed first.
