@@ -27,6 +27,8 @@ const CAPABILITIES_MAX: usize = 256 / 4;
 const EXTENDED_MAX: usize = 4_096 / 4;
 /// Vendor number.
 const INTEL: u16 = 0x8086;
+/// Root ports A to D of Skylake and Cascade Lake server processors.
+const PROCESSOR_ROOT_PORTS: std::ops::RangeInclusive<u16> = 0x2030..=0x2033;
 /// `perfctrlsts_0` of a root port, and its bit `Use_Allocating_Flow_Wr`.
 const PERFCTRLSTS_0: usize = 0x180;
 const ALLOCATING_FLOW: u8 = 1 << 7;
@@ -92,10 +94,11 @@ impl Config {
     }
 
     /// Whether a root port of a Skylake or Cascade Lake server lets writes allocate lines of the cache (DDIO):
-    /// `Use_Allocating_Flow_Wr` of `perfctrlsts_0` (Farshin et al., which paper 002 cites as 13). `None` if the port is
-    /// not of Intel.
+    /// `Use_Allocating_Flow_Wr` of `perfctrlsts_0` (Farshin et al., which paper 002 cites as 13). `None` if it is
+    /// another port, which may have something else there.
     pub(crate) fn allocating_writes(&self) -> Option<bool> {
-        (self.u16_at(0)? == INTEL).then_some(())?;
+        let is_one = self.u16_at(0)? == INTEL && PROCESSOR_ROOT_PORTS.contains(&self.u16_at(2)?);
+        is_one.then_some(())?;
         Some(self.u8_at(PERFCTRLSTS_0)? & ALLOCATING_FLOW != 0)
     }
 

@@ -183,7 +183,7 @@ fn root_port(subject: &Subject<'_>, folder: &str) -> Finding {
                 word(address)
             )),
         Some(false) => Finding::ok(format!("off, at root port {address}")),
-        None => unknown("the root port is not of Intel"),
+        None => unknown("the root port is not one of a Skylake or Cascade Lake processor"),
     }
 }
 

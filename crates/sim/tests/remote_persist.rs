@@ -37,6 +37,7 @@ struct PersistCase {
 fn cases() -> Vec<PersistCase> {
     let facts = |ddio, caches_persist, has_program| TargetFacts {
         ddio,
+        adapter_writes: Known::Yes,
         caches_persist,
         has_program,
         ..TargetFacts::optane()
@@ -421,7 +422,8 @@ fn run_mixed(seed: u64) -> Result<(), String> {
     let case = cases().into_iter().find(|one| one.way == RemoteWay::Program && one.domain == off);
     let case = case.unwrap();
     let mut scene = PersistScene::new(seed, &case, SimOptions::draw(seed, case.capabilities));
-    let is_off = TargetFacts { ddio: Known::No, has_program: false, ..TargetFacts::optane() };
+    let (ddio, adapter_writes) = (Known::No, Known::Yes);
+    let is_off = TargetFacts { ddio, adapter_writes, has_program: false, ..TargetFacts::optane() };
     let facts = [case.facts, is_off];
     for slot in 0..WRITES {
         let facts = &facts[slot as usize % 2];

@@ -124,9 +124,9 @@ fn inspect_with(
         return Ok(FolderReport { promise: Promise::of(medium), mapping, domain: None });
     }
     let device = std::fs::metadata(folder).map_err(|error| failed("inspect", folder, &error))?;
-    let (domain, is_declared) = domain(sysfs, device.dev());
+    let domain = domain(sysfs, device.dev());
     let mut promise = Promise::of(Medium::PersistentMemory);
-    promise.survives_power &= !is_declared;
+    promise.survives_power &= !matches!(domain, PersistenceDomain::Unknown(_));
     Ok(FolderReport { promise, mapping, domain: Some(domain) })
 }
 
@@ -161,33 +161,32 @@ fn unnamed(_: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the persistence domain of a block device, and whether it is only declared by boot options or the memory map
-/// of the firmware.
-fn domain(sysfs: &Path, device: u64) -> (PersistenceDomain, bool) {
+/// Returns the persistence domain of a block device. Memory that is only declared by boot options or the memory map of the
+/// firmware has none.
+fn domain(sysfs: &Path, device: u64) -> PersistenceDomain {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let name = format!("{major}:{minor}");
     let unknown = |text: String| PersistenceDomain::Unknown(text);
     let Ok(path) = sysfs.join("dev/block").join(&name).canonicalize() else {
-        return (unknown(format!("sysfs has no block device {name}")), false);
+        return unknown(format!("sysfs has no block device {name}"));
     };
     let Some(region) = ancestor(&path, "region") else {
         let text =
             format!("block device {name} is in no region of persistent memory (mapped by dm?)");
-        return (unknown(text), false);
+        return unknown(text);
     };
     let bus = ancestor(&region, "ndbus");
     let provider = bus.and_then(|bus| line(&bus.join("provider")));
     let is_declared = provider.as_deref() == Some("e820");
-    let domain = match line(&region.join("persistence_domain")).as_deref() {
-        Some("cpu_cache") => PersistenceDomain::Caches,
-        Some("memory_controller") => PersistenceDomain::MemoryController,
+    match line(&region.join("persistence_domain")).as_deref() {
         _ if is_declared => {
             unknown("declared by the memory map or memmap=, and may be DRAM".to_owned())
         }
+        Some("cpu_cache") => PersistenceDomain::Caches,
+        Some("memory_controller") => PersistenceDomain::MemoryController,
         Some(other) if !other.is_empty() => unknown(format!("the kernel says {other:?}")),
         _ => unknown("the kernel does not say it".to_owned()),
-    };
-    (domain, is_declared)
+    }
 }
 
 /// Returns the innermost folder of a path whose name is `prefix` and a number.

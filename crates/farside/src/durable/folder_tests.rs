@@ -84,7 +84,10 @@ fn memory_that_boot_options_declare_persistent_is_lost_with_the_power() {
 #[test]
 fn unknown_persistence_domains_say_why() {
     let machine = RecordedFolder::new("no-region");
-    let said = |report: FolderReport| report.domain.unwrap().to_string();
+    let said = |report: FolderReport| {
+        assert!(!report.promise.survives_power, "{report:?}");
+        report.domain.unwrap().to_string()
+    };
     let text = said(machine.mapped());
     assert!(text.contains("not known: sysfs has no block device"), "{text}");
     let mapper = machine.sysfs.join("devices/virtual/block/dm-0");

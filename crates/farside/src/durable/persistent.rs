@@ -2,6 +2,7 @@
 
 use super::device::{LogDevice, Medium, Promise, Segment};
 use super::file::{FileDevice, HEADER};
+use super::folder::inspect_folder;
 use crate::canary;
 use crate::{Error, ErrorCode};
 use farside_fabric_shm::{PERSISTENT_LINE, PersistentMapping};
@@ -68,7 +69,8 @@ struct Mapped {
 /// back (`clwb`, else `clflushopt`, else `clflush`) and passes a fence; it makes no system call, except to map a
 /// segment that is used first.
 ///
-/// *Durability*: survives the process and a loss of power. The form of the folder is that of
+/// *Durability*: survives the process; a loss of power too, if the persistence domain of the memory is known
+/// ([`inspect_folder`](super::inspect_folder)). The form of the folder is that of
 /// [`FileDevice`](super::FileDevice), which opens it too.
 ///
 /// # Example
@@ -80,7 +82,7 @@ struct Mapped {
 /// match PersistentDevice::open(&folder) {
 ///     Ok(device) => {
 ///         let (log, _) = DurableLog::on(Box::new(device), &DurableLogOptions::default())?;
-///         assert!(log.promise().survives_power);
+///         assert!(log.promise().survives_process);
 ///     }
 ///     // The folder is not on persistent memory.
 ///     Err(error) => assert_eq!(error.code, ErrorCode::BadConfiguration),
@@ -90,6 +92,7 @@ struct Mapped {
 /// ```
 pub struct PersistentDevice {
     files: FileDevice,
+    promise: Promise,
     mapper: Mapper,
     /// The one that was used last is the last.
     mapped: Vec<Mapped>,
@@ -113,7 +116,9 @@ impl PersistentDevice {
             let mapping = PersistentMapping::map(file)?;
             Ok(Box::new(mapping) as Box<dyn PersistentMemory>)
         };
-        Self::with_memory(folder, Box::new(mapper))
+        let mut device = Self::with_memory(folder, Box::new(mapper))?;
+        device.promise.survives_power &= inspect_folder(folder)?.promise.survives_power;
+        Ok(device)
     }
 
     /// The same over other memory. For tests.
@@ -136,7 +141,8 @@ impl PersistentDevice {
             }
             _ => Error::with(ErrorCode::System, format!("cannot map {}: {error}", path.display())),
         })?;
-        Ok(Self { files, mapper, mapped: Vec::new() })
+        let promise = Promise::of(Medium::PersistentMemory);
+        Ok(Self { files, promise, mapper, mapped: Vec::new() })
     }
 
     /// The mapping of a segment.
@@ -207,7 +213,7 @@ impl Mapped {
 
 impl LogDevice for PersistentDevice {
     fn promise(&self) -> Promise {
-        Promise::of(Medium::PersistentMemory)
+        self.promise
     }
 
     fn log_id(&self) -> u64 {

@@ -9,7 +9,7 @@ pub enum Known {
     Yes,
     /// It is not so.
     No,
-    /// Nothing says it. Never taken for the better one.
+    /// Nothing says it. No way relies on it.
     #[default]
     Unknown,
 }
@@ -22,6 +22,9 @@ pub struct TargetFacts {
     /// Whether adapters write into the last-level cache (Data Direct I/O). If they do, a READ behind a WRITE brings
     /// nothing to the medium.
     pub ddio: Known,
+    /// Whether an adapter writes the bytes of a WRITE to memory, and no processor. Over shared memory, TCP and soft-RoCE a
+    /// processor does, into its cache, whatever DDIO is.
+    pub adapter_writes: Known,
     /// Whether caches keep their bytes without power (eADR).
     pub caches_persist: Known,
     /// Whether a program at the target stores what messages bring ([`RemoteStore`](super::RemoteStore)).
@@ -50,7 +53,7 @@ impl TargetFacts {
         let is_unknown = self.ddio == Known::Unknown;
         let is_off = self.ddio == Known::No
             || (is_unknown && canary::mutant!(canary::nodes(), RemoteReadUnknown));
-        is_off || self.caches_persist == Known::Yes
+        is_off && self.adapter_writes == Known::Yes || self.caches_persist == Known::Yes
     }
 
     /// Returns the number of the DIMM that has a byte, counted from a memory that begins at the first DIMM; `None` if

@@ -21,7 +21,7 @@
 //!     Known, RemoteHint, RemotePlanner, RemoteWay, RemoteWrite, TargetFacts,
 //! };
 //! let capabilities = farside::fabrics::shared_memory()?.capabilities();
-//! let facts = TargetFacts { ddio: Known::No, ..TargetFacts::optane() };
+//! let facts = TargetFacts { caches_persist: Known::Yes, ..TargetFacts::optane() };
 //! let mut planner = RemotePlanner::new(capabilities, facts);
 //!
 //! let plan = planner.plan(&RemoteWrite::record(0, 40, 64))?; // 40 bytes in a slot of 64
@@ -41,6 +41,7 @@ mod store;
 mod wire;
 
 pub use facts::{Known, TargetFacts};
+pub use farside_fabric_shm::PersistentMapping;
 pub use hints::{HintOutcome, RemoteHint, RemoteHints, RemotePrimitive};
 pub use persist::{CommitWord, PersistCost, PersistPiece, RemotePersist, RemotePersistOptions};
 pub use plan::{

@@ -66,7 +66,7 @@ enum PersistRequest {
     Send { from: LocalSlice },
 }
 
-/// Where a write is.
+/// The progress of a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum PersistState {
     Idle,
@@ -101,6 +101,7 @@ enum PersistState {
 ///         for completion in &done[..count] {
 ///             persist.on_completion(port, completion);
 ///         }
+///         persist.post(port);
 ///         if let Some(outcome) = persist.take_outcome() {
 ///             println!("{:?}", outcome?);
 ///             return Ok(());
@@ -159,6 +160,10 @@ impl RemotePersist {
             PersistState::Idle => {}
             PersistState::Failed(error) => return Err(error.clone()),
             PersistState::Running | PersistState::Kept => return Err(ErrorCode::Busy.into()),
+        }
+        if plan.way == RemoteWay::Volatile {
+            let text = "the plan is that of a lock, which needs no persistence: use atomics on memory that is not persistent";
+            return Err(Error::with(ErrorCode::BadConfiguration, text.to_owned()));
         }
         check(plan, pieces, word)?;
         self.steps = match plan.way {

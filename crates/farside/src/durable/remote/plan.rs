@@ -49,7 +49,11 @@ impl RemoteWrite {
 
     /// A record of a log, behind which only its own padding follows.
     pub const fn log(offset: u64, bytes: u64) -> Self {
-        let room_bytes = bytes.saturating_add(MEDIA_BYTES).next_multiple_of(MEDIA_BYTES);
+        let padded = bytes.saturating_add(MEDIA_BYTES).checked_next_multiple_of(MEDIA_BYTES);
+        let room_bytes = match padded {
+            Some(padded) => padded,
+            None => u64::MAX,
+        };
         Self { role: RemoteRole::Log, offset, bytes, room_bytes }
     }
 
@@ -246,12 +250,16 @@ impl RemotePlan {
 
     /// Pads the write to multiples of `unit` bytes.
     fn pad(&mut self, unit: u64, what: &'static str) -> HintOutcome {
-        let padded = self.write.bytes.next_multiple_of(unit);
+        let padded = self.write.bytes.checked_next_multiple_of(unit);
         if !self.write.offset.is_multiple_of(unit) {
             return HintOutcome::Impossible("the address is not aligned to it");
         }
-        if padded > self.write.room_bytes {
+        let Some(padded) = padded.filter(|padded| *padded <= self.write.room_bytes) else {
             return HintOutcome::Impossible("the room ends before it");
+        };
+        if padded == self.write.bytes {
+            self.align_bytes = unit;
+            return HintOutcome::NoNeed("the write is a multiple of it");
         }
         (self.align_bytes, self.padded_bytes) = (unit, padded);
         HintOutcome::Applied(what)
@@ -329,6 +337,9 @@ const fn small_hint(way: RemoteWay) -> RemoteHint {
     }
 }
 
+/// Room for the headers of a message to the program at the target.
+const MESSAGE_HEADERS: u64 = 2048;
+
 /// Whether DDIO costs bandwidth.
 const fn is_ddio_large(write: &RemoteWrite) -> bool {
     write.bytes >= DDIO_LARGE_BYTES
@@ -341,7 +352,9 @@ fn way_of(
     hints: RemoteHints,
     write: &RemoteWrite,
 ) -> Result<(RemoteWay, &'static str), Error> {
-    let by_program = has.send && facts.has_program;
+    let message_bytes = write.bytes.saturating_add(MESSAGE_HEADERS);
+    let by_program =
+        has.send && facts.has_program && message_bytes <= u64::from(has.send_bytes_max);
     // A commit word is written whole, by ATOMIC WRITE or as an aligned word of a WRITE.
     let has_words = write.role != RemoteRole::CommitWord || has.words != WordScope::None;
     let by_flush =
@@ -351,7 +364,7 @@ fn way_of(
     let avoids_ddio =
         hints.has(RemoteHint::H3) && facts.ddio != Known::No && is_ddio_large(write) && by_program;
     if write.role == RemoteRole::Lock && hints.has(RemoteHint::H8) {
-        return Ok((RemoteWay::Volatile, "locks need no persistence, and cost it most"));
+        return Ok((RemoteWay::Volatile, "locks need no persistence"));
     }
     if by_flush {
         return Ok((RemoteWay::Flush, "the fabric has FLUSH to persistence"));
@@ -381,10 +394,14 @@ fn refusal(has: &Capabilities, facts: &TargetFacts, is_ordered: bool) -> Error {
         "no READs in order behind WRITEs, or words that tear"
     } else if facts.ddio == Known::Yes {
         "DDIO is on and caches are not known to persist: switch DDIO off at the target"
+    } else if facts.ddio == Known::No {
+        "no adapter is known to write the bytes: set adapter_writes for one in hardware"
     } else {
         "DDIO is not known to be off: run farside doctor at the target, and set the fact"
     };
-    let program = if has.send {
+    let program = if has.send && facts.has_program {
+        "the write is longer than a message of this fabric"
+    } else if has.send {
         "no program at the target that stores: run a RemoteStore there"
     } else {
         "no messages"
@@ -430,7 +447,7 @@ impl RemotePlanner {
         Ok(plan)
     }
 
-    /// Returns the number of plans in which a hint decided something.
+    /// Returns the number of plans that a hint agrees with and is not without effect in.
     pub const fn applied(&self, hint: RemoteHint) -> u64 {
         self.applied[hint.index()]
     }

@@ -15,7 +15,8 @@ fn flushing() -> Capabilities {
 }
 
 fn facts(ddio: Known, caches_persist: Known, has_program: bool) -> TargetFacts {
-    TargetFacts { ddio, caches_persist, has_program, ..TargetFacts::optane() }
+    let adapter_writes = Known::Yes;
+    TargetFacts { ddio, adapter_writes, caches_persist, has_program, ..TargetFacts::optane() }
 }
 
 fn choose(has: &Capabilities, facts: &TargetFacts, write: &RemoteWrite) -> RemotePlan {
@@ -55,6 +56,26 @@ fn ways_follow_the_table() {
             let way = choose(&flushing(), &facts, write).way();
             assert_eq!(way, RemoteWay::Flush, "{facts:?}");
         }
+    }
+}
+
+/// A processor that stores what a WRITE brings has it in its cache, with DDIO off too.
+#[test]
+fn read_confirms_nothing_where_a_processor_may_write() {
+    let small = RemoteWrite::record(0, 64, 256);
+    for adapter_writes in [Known::No, Known::Unknown] {
+        let facts = TargetFacts { adapter_writes, ..facts(Known::No, Known::No, false) };
+        let error = RemotePlan::choose(&adapter(), &facts, RemoteHints::ALL, &small).unwrap_err();
+        assert!(error.detail.contains("no adapter is known to write"), "{error}");
+    }
+}
+
+#[test]
+fn lengths_at_the_limit_are_planned_or_refused() {
+    let facts = facts(Known::No, Known::No, true);
+    for write in [RemoteWrite::log(0, u64::MAX), RemoteWrite::record(0, u64::MAX - 1, u64::MAX - 1)]
+    {
+        assert_eq!(choose(&adapter(), &facts, &write).padded_bytes(), write.bytes);
     }
 }
 

@@ -71,9 +71,9 @@ pub struct RemoteStoreOptions {
 }
 
 impl Default for RemoteStoreOptions {
-    /// 16 slots of 64 KiB, from id 0.
+    /// 16 slots of 256 KiB, from id 0.
     fn default() -> Self {
-        Self { first_id: 0, slots: 16, message_bytes_max: 64 << 10 }
+        Self { first_id: 0, slots: 16, message_bytes_max: 256 << 10 }
     }
 }
 
@@ -121,7 +121,11 @@ impl RemoteStore {
         options: RemoteStoreOptions,
     ) -> Result<Self, Error> {
         if buffer.token.bytes < options.buffer_bytes() {
-            let text = format!("remote store: a buffer of {} B", options.buffer_bytes());
+            let text = format!(
+                "the buffer of a remote store has {} B, and its slots need {} B: register more, or lower slots",
+                buffer.token.bytes,
+                options.buffer_bytes()
+            );
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let answers = VecDeque::new();
