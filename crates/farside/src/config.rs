@@ -118,12 +118,12 @@ pub struct Config {
     /// the copies (two of three), the node also continues when copies are lost, as long as this number is left.
     pub state_copies_min: Option<usize>,
     /// Whether this node is a witness: a member that counts in the quorums of its cluster, and does nothing else. Two
-    /// nodes that lend memory and a witness survive the loss of any one of the three, or of one link. It lends no memory
+    /// nodes that lend memory and a witness survive the loss of any one of the three, or of one link, if the witness was admitted last. It lends no memory
     /// and keeps no state; [`Node::session`](crate::Node::session) is refused. `cache_bytes` and `line_size` have no
     /// effect.
     ///
-    /// *Guarantees*: a witness alone never removes a member that lends memory and may be alive. *Cost*: a process that
-    /// sleeps, and four questions with answers per lease and member. Between hosts only: over `shm` members do not vote,
+    /// *Guarantees*: a witness alone never removes a silent member that lends memory. *Cost*: a process that
+    /// sleeps, and four membership queries, each answered, per lease and member. Between hosts only: over `shm` members do not vote,
     /// and starting one fails with `BadConfiguration`.
     pub witness: bool,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
@@ -203,7 +203,7 @@ impl Config {
         self.state.is_some() || !self.state_copies.is_empty()
     }
 
-    /// Checks which of memory, state and a vote alone the node has.
+    /// Checks that memory, state and `witness` are compatible.
     fn check_memory(&self) -> Result<(), Error> {
         let bad = |detail: String| Err(Error::with(ErrorCode::BadConfiguration, detail));
         if self.state.is_some() && !self.state_copies.is_empty() {

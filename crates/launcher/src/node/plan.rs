@@ -54,6 +54,19 @@ impl Plan {
                 "a witness holds no data: leave out memory_bytes, state and state_copies, or start farside node",
             ));
         }
+        let cached = [
+            ("cache_bytes", settings.cache_bytes.is_some()),
+            ("line_bytes", settings.line_bytes.is_some()),
+            ("nodes_max", settings.nodes_max.is_some()),
+            ("state_copies_min", settings.state_copies_min.is_some()),
+            ("persistent_memory", settings.persistent_memory == Some(true)),
+            ("standby", settings.standby == Some(true)),
+        ];
+        if let Some((name, _)) = cached.iter().find(|(_, given)| *given) {
+            return Err(Failure::usage(format!(
+                "{name} has no meaning for a witness: leave it out"
+            )));
+        }
         let founds = [settings.found, settings.found_alone].contains(&Some(true));
         if founds || settings.join.is_empty() {
             return Err(Failure::usage(
