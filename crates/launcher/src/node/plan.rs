@@ -230,6 +230,10 @@ mod tests {
             let refused = plan(data).unwrap_err().to_string();
             assert!(refused.contains("holds no data"), "{refused}");
         }
+        for without_meaning in ["cache_bytes = '1M'", "nodes_max = 4", "standby = true"] {
+            let refused = plan(without_meaning).unwrap_err().to_string();
+            assert!(refused.contains("no meaning for a witness"), "{refused}");
+        }
         let alone = Plan::of_witness(settings("listen = '127.0.0.1:0'")).unwrap_err();
         for refused in
             [alone, plan("found = true").unwrap_err(), plan("found_alone = true").unwrap_err()]
