@@ -465,7 +465,7 @@ impl Session {
     /// *Guarantees*: an observer of a later write of this session also sees the earlier ones (004 §4.1). Writes to memory
     /// of a node with state ([`Config::state`](crate::Config::state)) survive what that state survives. *Blocks* until
     /// their grants are held, and their records durable. *Cost*: nothing if no write is in flight and this node owns no
-    /// memory of nodes with state; two round trips and a group commit of the home for the lines of theirs that it owns.
+    /// memory of nodes with state; one round trip and a group commit of the home for the lines of theirs that it owns.
     ///
     /// # Errors
     /// The first failure of an asynchronous write since the last call that reported one. `WritesLost`: a node with state

@@ -12,10 +12,10 @@ impl Session {
     /// another node has taken a line from this one meanwhile, the line is fetched from there if it is still
     /// cached here; otherwise that node's death may lose it. This node keeps copies for reading, and needs
     /// the home again for its next write.
-    /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips
-    /// to the
-    /// home and the bytes of an owned line; one round trip for any other, cached here or not (and a recall where
-    /// another node owns it), because only the home knows its state; nothing for memory of this home, without state. The
+    /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one round trip to the home,
+    /// with the bytes of an owned line in the request (more if the line is pinned or being recalled: the home recalls it);
+    /// one round trip for any other line, cached here or not (and a recall where another node owns it), because only the
+    /// home knows its state; nothing for memory of this home, without state. The
     /// next write of each line is one round trip. At a home with state the bytes are durable when it returns.
     ///
     /// # Errors

@@ -161,8 +161,8 @@ fn unnamed(_: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the persistence domain of a block device. Memory that is only declared by boot options or the memory map of the
-/// firmware has none.
+/// Returns the persistence domain of a block device. That of memory that is only declared by boot options or the memory map
+/// of the firmware is `Unknown`.
 fn domain(sysfs: &Path, device: u64) -> PersistenceDomain {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let name = format!("{major}:{minor}");

@@ -146,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// Judges members that accuse each other once all must have noticed the same outage, and have answered this node since: one
-    /// that is silent is out of reach soon, and its accusers are not judged.
+    /// Schedules the judgement of members that accuse each other: once all must have noticed the same outage, and the accused
+    /// have answered a question posted since. A silent one is a suspect soon, and its accusers are not judged.
     pub(crate) fn judge_later(&mut self) {
         let now_ns = self.links.now_ns();
         match self.contact.as_mut() {

@@ -54,7 +54,7 @@ impl Plan {
                 "a witness holds no data: leave out memory_bytes, state and state_copies, or start farside node",
             ));
         }
-        let cached = [
+        let without_meaning = [
             ("cache_bytes", settings.cache_bytes.is_some()),
             ("line_bytes", settings.line_bytes.is_some()),
             ("nodes_max", settings.nodes_max.is_some()),
@@ -62,7 +62,7 @@ impl Plan {
             ("persistent_memory", settings.persistent_memory == Some(true)),
             ("standby", settings.standby == Some(true)),
         ];
-        if let Some((name, _)) = cached.iter().find(|(_, given)| *given) {
+        if let Some((name, _)) = without_meaning.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!(
                 "{name} has no meaning for a witness: leave it out"
             )));

@@ -58,7 +58,7 @@ farside_base::mutants! {
         WriteBackKeepsOwner,
         /// A home reports a line as written back without having recalled its owner.
         WrittenEarly,
-        /// A home ends an owner's grant while the bytes of its write-back are still on their way.
+        /// A home ends an owner's grant while the bytes of its write-back are still in flight.
         WriteBackNotAwaited,
         /// A holder that has returned its bytes ignores every recall that crosses them.
         CrossedRecallIgnored,

@@ -528,8 +528,8 @@ impl HomeStep<'_, '_> {
         }
     }
 
-    /// Handles the bytes that an owner returned by itself: it has become a sharer. They answer a recall that they crossed,
-    /// but for the end of the copy, which the owner acknowledges.
+    /// Handles a write-back that brought the owner's bytes: the owner is a sharer now. It acknowledges the bytes of a recall
+    /// that it crossed; the end of the copy, if that was recalled, has an acknowledgement of its own.
     pub(super) fn owner_returned(&mut self, owner: (NodeId, Grant)) {
         let stage = self.state.current.map(|current| current.stage);
         self.directory.clear(self.line);

@@ -16,8 +16,8 @@
 //! - **A lost line stays lost.** A line with a dead owner is refused until it is freed, or overwritten as a whole:
 //!   its old bytes are never served. A requester that overwrites it fills in the bytes itself, before its level
 //!   rises. While a removed node may still write to this home (`Lingers`), the line is not healed.
-//! - **A write-back is a downgrade by the owner**: it sends the bytes with its request and stays a sharer. A recall that
-//!   the request crosses is answered by it, so a home ends no grant before it has the bytes of its write-back, and a
+//! - **A write-back is a downgrade by the owner**: it sends the bytes with its request and stays a sharer. The bytes
+//!   of a recall that the request crosses are answered by it, so a home ends no grant before it has the bytes of its write-back, and a
 //!   stale one cannot exist. Where the owner is another node by then, or has the line pinned, the home recalls it. A line
 //!   that may be written is never clean, and no modified bit is needed.
 //! - **A home that logs grants only what its log has** (004 §5: a redo record is durable before its bytes become visible

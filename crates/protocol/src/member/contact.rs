@@ -326,8 +326,8 @@ impl Contacts {
         down.map(|(node, _)| *node)
     }
 
-    /// Whether a member has confirmed, to a question posted since then, that it has this node's link open; true of those that
-    /// this node does not reach any more.
+    /// Whether a member has answered a question posted at `since_ns` or later that it has this node's link open. False while
+    /// the link is being restored; true for members whose link this node has closed.
     pub fn has_answered_since(&self, node: NodeId, since_ns: u64) -> bool {
         match self.peers.get(&node) {
             Some(ContactState::Up) => self.confirmed.get(&node).is_some_and(|at| *at >= since_ns),

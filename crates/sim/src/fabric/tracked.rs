@@ -22,8 +22,8 @@ impl SimNet {
         self.with_crash_region(node, region, |region| region.unkept()).unwrap_or_default()
     }
 
-    /// Returns what of a region a loss of power now would leave. `choose` is called with the number of possible contents
-    /// of each unkept line, oldest first, and returns the index of one; the last is what it is now.
+    /// Returns the contents of a region after a loss of power now. `choose` is called for each unkept line with the number
+    /// of its possible contents, and returns the index of one, from the oldest (0) to the current contents (the last).
     ///
     /// Returns nothing if the region is not tracked.
     pub fn crash_image(

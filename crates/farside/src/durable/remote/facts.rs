@@ -5,11 +5,11 @@ use crate::canary;
 /// A fact that may be unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Known {
-    /// It is so.
+    /// The fact holds.
     Yes,
-    /// It is not so.
+    /// The fact does not hold.
     No,
-    /// Nothing says it. No way relies on it.
+    /// Not known. No plan relies on it.
     #[default]
     Unknown,
 }
@@ -19,8 +19,8 @@ pub enum Known {
 /// The default knows nothing, and so permits FLUSH and the program at the target alone.
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Default)]
 pub struct TargetFacts {
-    /// Whether adapters write into the last-level cache (Data Direct I/O). If they do, a READ behind a WRITE brings
-    /// nothing to the medium.
+    /// Whether adapters write into the last-level cache (Data Direct I/O). If they do, a READ after a WRITE does not
+    /// make it persistent.
     pub ddio: Known,
     /// Whether an adapter writes the bytes of a WRITE to memory, and no processor. Over shared memory, TCP and soft-RoCE a
     /// processor does, into its cache, whatever DDIO is.

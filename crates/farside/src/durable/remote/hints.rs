@@ -117,10 +117,10 @@ impl Default for RemoteHints {
     }
 }
 
-/// What became of a hint in one plan.
+/// The outcome of a hint in one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum HintOutcome {
-    /// It decided something: this.
+    /// The plan follows the hint, with this effect. It may be the same without it.
     Applied(&'static str),
     /// It is switched off.
     Off,

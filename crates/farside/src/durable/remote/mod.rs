@@ -8,7 +8,7 @@
 //! | a lock, with H8 | atomics in DRAM; not persistent |
 //! | the fabric has a persistent FLUSH | [`Flush`](RemoteWay::Flush): WRITE and FLUSH |
 //! | 64 KiB and more, DDIO not known to be off, H3, and a program at the target | [`Program`](RemoteWay::Program) |
-//! | DDIO is off or caches persist, and READs are ordered behind WRITEs | [`Read`](RemoteWay::Read): WRITE and READ |
+//! | caches persist, or DDIO is off and an adapter writes the bytes; READs are ordered after WRITEs | [`Read`](RemoteWay::Read): WRITE and READ |
 //! | a program at the target | [`Program`](RemoteWay::Program): a message, and its answer |
 //! | else | refused by name |
 //!

@@ -148,7 +148,8 @@ impl RemotePersist {
     ///
     /// # Errors
     /// Nothing was posted then: `Busy` until the outcome of the write before was taken; the error of a write that failed;
-    /// `BadConfiguration` if pieces or word do not fit the plan, or the buffer is too short.
+    /// `BadConfiguration` if pieces or word do not fit the plan, the plan is that of a lock, there are more than 63 parts
+    /// with the word or no receives for answers, or the buffer is too short.
     pub fn start(
         &mut self,
         port: &mut dyn Port,
@@ -237,11 +238,12 @@ impl RemotePersist {
         true
     }
 
-    /// Returns the outcome of a write that has ended, once. The next write may begin then, unless it failed.
+    /// Returns the outcome of a completed write. A cost is returned once, and the next write may begin; an error is
+    /// returned by every later call.
     ///
     /// # Errors
-    /// Of the write: `FabricLacks` if the fabric refuses a request; `AccessDenied` outside of the target's memory;
-    /// `PeerLost` if the link is gone; `DeviceFailed` if the target's memory failed; `ProtocolViolation` by its program.
+    /// `FabricLacks` if the fabric refuses a request; `AccessDenied` outside of the target's memory;
+    /// `PeerLost` if the link is closed; `System` if the port failed (`CompletionStatus::Broken`); `DeviceFailed` if the target's memory failed; `ProtocolViolation` by its program.
     pub fn take_outcome(&mut self) -> Option<Result<PersistCost, Error>> {
         match &self.state {
             PersistState::Idle | PersistState::Running => None,

@@ -318,7 +318,7 @@ impl RemotePlan {
         self.is_word_behind && self.is_one_doorbell
     }
 
-    /// Returns what became of a hint.
+    /// Returns the outcome of a hint.
     pub const fn outcome(&self, hint: RemoteHint) -> HintOutcome {
         self.outcomes[hint.index()]
     }
@@ -370,9 +370,11 @@ fn way_of(
         return Ok((RemoteWay::Flush, "the fabric has FLUSH to persistence"));
     }
     if by_read && !avoids_ddio {
-        let why = match facts.ddio {
-            Known::No => "DDIO is off: what a READ has passed is in the memory controller",
-            Known::Yes | Known::Unknown => "caches persist: what a READ has passed is in them",
+        let why = match facts.caches_persist {
+            Known::Yes => "caches persist: what a READ has passed is in them",
+            Known::No | Known::Unknown => {
+                "DDIO is off: what a READ has passed is in the memory controller"
+            }
         };
         return Ok((RemoteWay::Read, why));
     }
@@ -447,7 +449,8 @@ impl RemotePlanner {
         Ok(plan)
     }
 
-    /// Returns the number of plans that a hint agrees with and is not without effect in.
+    /// Returns the number of plans whose outcome for a hint is [`HintOutcome::Applied`]. Some of them are the same without
+    /// the hint: every WRITE with DDIO off counts for H3.
     pub const fn applied(&self, hint: RemoteHint) -> u64 {
         self.applied[hint.index()]
     }

@@ -158,7 +158,7 @@ fn hints_apply_to_their_primitives_alone() {
     }
 }
 
-/// Each switch changes the plan of some write, and only there is the hint counted.
+/// Each switch changes the plan of one write, and the hint is counted only while it is switched on.
 #[test]
 fn each_hint_is_a_switch_with_a_counter() {
     let near = TargetFacts {

@@ -88,7 +88,7 @@ impl RemoteStoreOptions {
 ///
 /// *Guarantees*: an answer is sent once all bytes of its message are in the persistence domain; a commit word is
 /// stored only then, and answered once it is there too. Messages that are malformed or name other memory change
-/// nothing and are refused. *Blocks*: no. *Cost*: one copy, one fence (two with a commit word), one SEND.
+/// nothing and are refused. *Blocks*: no. *Cost*: two copies, one fence (two with a commit word), one SEND.
 ///
 /// *Source*: 002 §4.1 (H2, H3), §4.2 (H4, H7).
 pub struct RemoteStore {
@@ -250,7 +250,7 @@ impl RemoteStore {
             };
             match port.post(&[work]).stop {
                 Some(Stop::QueueFull | Stop::ReceiverNotReady) => return,
-                // Of a link that is gone, the requester knows.
+                // The link is closed: the requester gets its own error.
                 _ => self.answers.pop_front(),
             };
         }
