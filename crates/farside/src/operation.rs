@@ -105,7 +105,8 @@ impl OperationKind {
             | Self::Directory { .. }
             | Self::AwaitHome
             | Self::WriteBack => true,
-            // Pins and locks are of several lines, which are lost together; a free may have taken effect.
+            // Pins and locks are of several lines, which are lost together; a free may have taken effect, unless
+            // its home has left.
             Self::Pin(_) | Self::Lock(_) | Self::Free => false,
             Self::Idle | Self::Prefetch(_) | Self::Gate | Self::Confirm | Self::Persist => false,
         }

@@ -391,10 +391,12 @@ impl Engine {
 
     /// Lets an operation wait that has failed because its home is away; false if it is to fail.
     pub(super) fn waits_for_home(&mut self, operation: OperationId, code: ErrorCode) -> bool {
-        let kind = self.sessions.slot(operation).map(|slot| slot.request().kind);
-        code == ErrorCode::HomeAway
-            && kind.is_some_and(OperationKind::waits_for_home)
-            && self.wait_for_home(operation)
+        let waits = self.sessions.request(operation).is_some_and(|(kind, address)| {
+            // A home that leaves has answered each free that took effect.
+            let has_left = address.is_some_and(|address| self.has_left(address.memory()));
+            kind.waits_for_home() || kind == OperationKind::Free && has_left
+        });
+        code == ErrorCode::HomeAway && waits && self.wait_for_home(operation)
     }
 
     /// Lets an operation, which has had no effect, wait for its home; false if it may not.

@@ -184,7 +184,8 @@ impl Engine {
             return true;
         }
         self.coherence.stop_granting();
-        self.takes_back(&mut leave.asked_back) && self.has_logged_all()
+        // Allocations and frees in progress end, and are answered; new ones are refused.
+        self.takes_back(&mut leave.asked_back) && self.has_logged_all() && !self.homes.has_jobs()
     }
 
     /// Whether all messages sent to linked members before this node was drained are posted.

@@ -261,6 +261,11 @@ impl Homes {
         }
     }
 
+    /// Whether an allocation or a free is in progress.
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.jobs.jobs.is_empty()
+    }
+
     /// Notes that no node holds one line of a free any more.
     pub(crate) fn retired(&mut self, operation: OperationId) {
         self.jobs.retired(home_number(operation));
