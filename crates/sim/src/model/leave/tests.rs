@@ -59,7 +59,7 @@ fn leave_beside_a_death_loses_only_what_the_dead_had() {
 fn leave_beside_write_backs_loses_no_line() {
     let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(0, 1)]);
     let memory = CoherenceSetup { write_backs: 1, flushes: 1, ..memory };
-    assert_eq!(states(memory, &[], 0b010), 16_229);
+    assert_eq!(states(memory, &[], 0b010), 17_828);
 }
 
 #[test]
