@@ -2,7 +2,7 @@
 //! sync of the same bytes; and what durable memory costs.
 
 use crate::onesided::draw;
-use crate::policies::{LINES, Policy};
+use crate::policies::{LINES, Policy, lend_copies};
 use crate::recovery::{self, Recovery};
 use crate::settings::BenchDurable;
 use crate::window::Figure;
@@ -10,7 +10,7 @@ use farside::durable::{
     DurableLog, DurableLogOptions, RecordTag, ReplicaOptions, ReplicatedDevice,
 };
 use farside::fabrics;
-use farside::onesided::{LendOptions, MemoryServer};
+use farside::onesided::MemoryServer;
 use farside_command::failure::Failure;
 use farside_command::output::{Output, Table, time};
 use serde::Serialize;
@@ -215,12 +215,7 @@ struct Copies {
 
 impl Copies {
     fn new() -> Result<Self, Failure> {
-        let options = LendOptions::default().exclusive(true);
-        let lend = |copy: &str| {
-            let name = format!("bench-copy-{copy}-{}", std::process::id());
-            MemoryServer::lend(&fabrics::shared_memory()?, &name, FILE_BYTES / 2, &options)
-        };
-        let servers = [lend("1")?, lend("2")?];
+        let servers = lend_copies("copy", FILE_BYTES / 2)?;
         let addresses = servers.each_ref().map(MemoryServer::address);
         let fabric = fabrics::shared_memory()?;
         let device = ReplicatedDevice::open(&fabric, &addresses, &ReplicaOptions::default())?;

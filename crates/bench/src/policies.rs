@@ -29,18 +29,26 @@ pub(crate) struct Policy {
     _copies: Vec<MemoryServer>,
 }
 
+/// Lends memory for two copies over shared memory.
+///
+/// # Errors
+/// Those of lending it.
+pub(crate) fn lend_copies(use_of_it: &str, bytes: u64) -> Result<[MemoryServer; 2], Error> {
+    let options = LendOptions::default().exclusive(true);
+    let lend = |copy: u8| {
+        let name = format!("bench-{use_of_it}-{copy}-{}", std::process::id());
+        MemoryServer::lend(&fabrics::shared_memory()?, &name, bytes, &options)
+    };
+    Ok([lend(1)?, lend(2)?])
+}
+
 impl Policy {
     /// Starts the nodes of all policies.
     ///
     /// # Errors
     /// Those of starting nodes and lending memory.
     pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
-        let lend = LendOptions::default().exclusive(true);
-        let lend = |copy: &str| {
-            let name = format!("bench-state-{copy}-{}", std::process::id());
-            MemoryServer::lend(&fabrics::shared_memory()?, &name, 12 * MEMORY_BYTES, &lend)
-        };
-        let copies = vec![lend("1")?, lend("2")?];
+        let copies = lend_copies("state", 12 * MEMORY_BYTES)?;
         let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
         let volatile = |config| config;
         let folder = folder.join("state");
@@ -58,7 +66,7 @@ impl Policy {
                 "copies",
                 ["write, 2 copies", "write and fence, 2 copies"],
                 copied,
-                copies,
+                copies.into(),
             )?,
         ])
     }

@@ -1,7 +1,8 @@
 //! The start of a node whose memory returns from its state, compared with a copy of as many bytes.
 
-use farside::onesided::{LendOptions, MemoryServer};
-use farside::{Config, GlobalAddress, Node, fabrics};
+use crate::policies::lend_copies;
+use farside::onesided::MemoryServer;
+use farside::{Config, GlobalAddress, Node};
 use farside_command::failure::Failure;
 use std::hint::black_box;
 use std::path::Path;
@@ -25,7 +26,6 @@ pub(crate) struct Recovery {
     pub(crate) name: &'static str,
     config: Config,
     memory: GlobalAddress,
-    keeps: bool,
     /// In use by the configuration.
     _copies: Vec<MemoryServer>,
 }
@@ -36,12 +36,7 @@ impl Recovery {
     /// # Errors
     /// Those of nodes and of lending memory.
     pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
-        let options = LendOptions::default().exclusive(true);
-        let lend = |copy: &str| {
-            let name = format!("bench-recovery-{copy}-{}", std::process::id());
-            MemoryServer::lend(&fabrics::shared_memory()?, &name, COPY_BYTES, &options)
-        };
-        let copies = vec![lend("1")?, lend("2")?];
+        let copies = lend_copies("recovery", COPY_BYTES)?;
         let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
         let config = |kind: &str| {
             Config::new(format!("bench-recovery-{kind}-{}", std::process::id()))
@@ -51,16 +46,15 @@ impl Recovery {
         let state = config("state").state(Some(folder.join("recovery")));
         let copied = config("copies").state_copies(addresses);
         Ok([
-            Self::fill("start, volatile", config("volatile"), false, vec![])?,
-            Self::fill("start, state", state, true, vec![])?,
-            Self::fill("start, 2 copies", copied, true, copies)?,
+            Self::fill("start, volatile", config("volatile"), vec![])?,
+            Self::fill("start, state", state, vec![])?,
+            Self::fill("start, 2 copies", copied, copies.into())?,
         ])
     }
 
     fn fill(
         name: &'static str,
         config: Config,
-        keeps: bool,
         copies: Vec<MemoryServer>,
     ) -> Result<Self, Failure> {
         let home = Node::create(&config)?;
@@ -74,7 +68,7 @@ impl Recovery {
             session.write(to, part)?;
             session.fence()?;
         }
-        Ok(Self { name, config, memory, keeps, _copies: copies })
+        Ok(Self { name, config, memory, _copies: copies })
     }
 
     /// Measures the start of the node, in nanoseconds, checks what has returned, and ends it again.
@@ -85,7 +79,7 @@ impl Recovery {
         let start = Instant::now();
         let node = Node::create(&self.config)?;
         let took = start.elapsed().as_nanos() as f64;
-        if self.keeps {
+        if self.config.state.is_some() || !self.config.state_copies.is_empty() {
             let mut returned = vec![0; FILLED_BYTES];
             node.session()?.read(self.memory, &mut returned)?;
             if returned != pattern() {

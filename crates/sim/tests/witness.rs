@@ -1,5 +1,5 @@
 //! Whole nodes on a simulated network between hosts: two that lend memory and a witness, in any order. One of the three
-//! dies or is cut off, or one link breaks for good, while a lender writes.
+//! dies or is cut off, or one link breaks permanently, while a lender writes.
 
 use farside::{AllocationHint, AllocationSpec, Config, GlobalAddress, Joining, Node, Session};
 use farside_sim::cluster::process;

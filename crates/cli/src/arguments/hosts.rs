@@ -45,21 +45,55 @@ pub(crate) struct NodeArguments {
     config: Option<PathBuf>,
 }
 
-/// The settings of a node, from flags.
+/// How a member reaches the others, from flags: those of a node and of a witness.
 #[derive(Args, Debug)]
-pub(crate) struct NodeSettingsArguments {
-    /// Address of this node; port 0 selects a free port
+struct LinkArguments {
+    /// Address to listen at; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<Endpoint>,
-    /// Address that other nodes connect to, if it differs: with address translation, or with --listen 0.0.0.0
+    /// Address that other members connect to, if it differs: with address translation, or with --listen 0.0.0.0
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<Endpoint>,
-    /// Members to join at, tried in this order; without this option the node founds the cluster
+    /// Members to join at, tried in this order
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<Endpoint>,
     /// The cluster's name [default: farside]
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    /// The file with the cluster's key (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
+    #[arg(long, value_parser = named::<Protection>())]
+    protect: Option<Protection>,
+    /// Fabric, the same for all members [default: tcp]
+    #[arg(long, value_parser = named::<HostFabric>())]
+    fabric: Option<HostFabric>,
+    /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    device: Option<DeviceName>,
+    /// Options for verbs
+    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
+    rdma: Vec<RdmaOption>,
+    /// Congestion control of the kernel for tcp [default: unpaced]
+    #[arg(long, value_name = "CONTROL", value_parser = named::<CongestionName>())]
+    congestion: Option<CongestionName>,
+    /// A member that is unreachable for longer is removed; the founder's setting applies to all [default: 2]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    lease: Option<f64>,
+    /// Whether to join again, as a new member, after this one was isolated from its cluster [default: true]
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    rejoin: Option<bool>,
+    /// Run without a key: every process that can reach the address can connect. Only use it on a private network
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    insecure: Option<bool>,
+}
+
+/// The settings of a node, from flags.
+#[derive(Args, Debug)]
+pub(crate) struct NodeSettingsArguments {
+    #[command(flatten)]
+    links: LinkArguments,
     /// Global memory of this node [default: 256M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     memory_bytes: Option<u64>,
@@ -88,30 +122,6 @@ pub(crate) struct NodeSettingsArguments {
     /// Maximum number of members, 1 to 256; the founder's setting applies [default: 128]
     #[arg(long, value_name = "COUNT")]
     nodes_max: Option<u16>,
-    /// The file with the cluster's key (see farside key new)
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
-    #[arg(long, value_parser = named::<Protection>())]
-    protect: Option<Protection>,
-    /// Fabric, the same on all nodes [default: tcp]
-    #[arg(long, value_parser = named::<HostFabric>())]
-    fabric: Option<HostFabric>,
-    /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
-    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
-    device: Option<DeviceName>,
-    /// Options for verbs
-    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
-    rdma: Vec<RdmaOption>,
-    /// Congestion control of the kernel for tcp [default: unpaced]
-    #[arg(long, value_name = "CONTROL", value_parser = named::<CongestionName>())]
-    congestion: Option<CongestionName>,
-    /// A member that is unreachable for longer is removed; the founder's setting applies to all [default: 2]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    lease: Option<f64>,
-    /// Whether to join again, as a new node, after this node was isolated from its cluster [default: true]
-    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
-    rejoin: Option<bool>,
     /// Found the cluster after each host of --join has answered that it has none. The same settings then serve
     /// for every start
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
@@ -120,9 +130,6 @@ pub(crate) struct NodeSettingsArguments {
     /// cluster: otherwise there will be two of one name
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     found_alone: Option<bool>,
-    /// Run without a key: every process that can reach the address can connect. Only use it on a private network
-    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
-    insecure: Option<bool>,
 }
 
 #[derive(Args, Debug)]
@@ -172,51 +179,10 @@ to another breaks. With --json there is one object per line for each event, as f
 `witness`: true. Exit code 0 after Ctrl-C or SIGTERM, which make it leave.")]
 pub(crate) struct WitnessArguments {
     #[command(flatten)]
-    settings: WitnessSettingsArguments,
+    links: LinkArguments,
     /// Read settings from a TOML file: the names of the flags, with underscores; flags take precedence
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-}
-
-/// The settings of a witness, from flags.
-#[derive(Args, Debug)]
-struct WitnessSettingsArguments {
-    /// Address of the witness; port 0 selects a free port
-    #[arg(long, value_name = "HOST:PORT")]
-    listen: Option<Endpoint>,
-    /// Address that nodes connect to, if it differs: with address translation, or with --listen 0.0.0.0
-    #[arg(long, value_name = "HOST:PORT")]
-    advertise: Option<Endpoint>,
-    /// Nodes to join at, tried in this order: name all
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
-    join: Vec<Endpoint>,
-    /// The cluster's name [default: farside]
-    #[arg(long, value_name = "NAME")]
-    cluster: Option<String>,
-    /// The file with the cluster's key (see farside key new)
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
-    #[arg(long, value_parser = named::<Protection>())]
-    protect: Option<Protection>,
-    /// Fabric, the same as that of the nodes [default: tcp]
-    #[arg(long, value_parser = named::<HostFabric>())]
-    fabric: Option<HostFabric>,
-    /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
-    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
-    device: Option<DeviceName>,
-    /// Options for verbs
-    #[arg(long, value_name = "OPTION", value_delimiter = ',', value_parser = named::<RdmaOption>())]
-    rdma: Vec<RdmaOption>,
-    /// The lease of the nodes, whose founder sets it [default: 2]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    lease: Option<f64>,
-    /// Whether to join again after it was removed or isolated [default: true]
-    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
-    rejoin: Option<bool>,
-    /// Run without a key: every process that can reach the address can connect. Only use it on a private network
-    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
-    insecure: Option<bool>,
 }
 
 impl From<NodeArguments> for Node {
@@ -226,52 +192,53 @@ impl From<NodeArguments> for Node {
 }
 
 impl From<WitnessArguments> for Node {
-    fn from(WitnessArguments { settings, config }: WitnessArguments) -> Self {
-        Self { settings: settings.into(), config, witness: true }
+    fn from(WitnessArguments { links, config }: WitnessArguments) -> Self {
+        Self { settings: links.into(), config, witness: true }
     }
 }
 
-impl From<WitnessSettingsArguments> for NodeSettings {
-    fn from(arguments: WitnessSettingsArguments) -> Self {
-        let WitnessSettingsArguments {
-            listen,
-            advertise,
-            join,
-            cluster,
-            key,
-            protect,
-            fabric,
-            device,
-            rdma,
-            lease,
-            rejoin,
-            insecure,
-        } = arguments;
+impl From<LinkArguments> for NodeSettings {
+    fn from(links: LinkArguments) -> Self {
         Self {
-            listen,
-            advertise,
-            join,
-            cluster,
-            key,
-            protect,
-            fabric,
-            device,
-            rdma,
-            lease,
-            rejoin,
-            insecure,
+            listen: links.listen,
+            advertise: links.advertise,
+            join: links.join,
+            cluster: links.cluster,
+            key: links.key,
+            protect: links.protect,
+            fabric: links.fabric,
+            device: links.device,
+            rdma: links.rdma,
+            congestion: links.congestion,
+            lease: links.lease,
+            rejoin: links.rejoin,
+            insecure: links.insecure,
             ..Self::default()
+        }
+    }
+}
+
+impl From<NodeSettingsArguments> for NodeSettings {
+    fn from(arguments: NodeSettingsArguments) -> Self {
+        Self {
+            memory_bytes: arguments.memory_bytes,
+            state: arguments.state,
+            persistent_memory: arguments.persistent_memory,
+            state_copies: arguments.state_copies,
+            state_copies_min: arguments.state_copies_min,
+            standby: arguments.standby,
+            cache_bytes: arguments.cache_bytes,
+            line_bytes: arguments.line_bytes,
+            nodes_max: arguments.nodes_max,
+            found: arguments.found,
+            found_alone: arguments.found_alone,
+            ..arguments.links.into()
         }
     }
 }
 
 convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
-    NodeSettingsArguments => NodeSettings {
-        listen, advertise, join, cluster, memory_bytes, state, persistent_memory, state_copies,
-        state_copies_min, standby, cache_bytes, line_bytes, nodes_max, key,
-        protect, fabric, device, rdma, congestion, lease, rejoin, found, found_alone, insecure,
-    }
 }
 
 #[cfg(test)]

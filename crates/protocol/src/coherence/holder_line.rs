@@ -421,13 +421,13 @@ impl HolderStep<'_, '_> {
             self.state.lost = None;
             return self.acknowledge(recall.grant, Had::Nothing, Level::Invalid);
         }
-        let crossed = self.state.held == (HeldLine { level: Level::Shared, grant: recall.grant });
-        let returned = self.state.write_back.is_some();
-        if crossed
-            && (recall.down_to == Level::Shared
-                || returned && mutant!(self.context, CrossedRecallIgnored))
-        {
+        let is_shared = self.state.held == HeldLine { level: Level::Shared, grant: recall.grant };
+        if is_shared && recall.down_to == Level::Shared {
             return; // the write-back that it crossed is the acknowledgement
+        }
+        let crosses = is_shared && self.state.write_back.is_some();
+        if crosses && mutant!(self.context, CrossedRecallIgnored) {
+            return;
         }
         self.state.recall = Some(recall);
         if !self.may_obey(recall) {

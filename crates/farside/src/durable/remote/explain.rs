@@ -5,7 +5,7 @@ use super::plan::{RemoteMemoryKind, RemotePlan, RemoteRole, RemoteWay, TargetSto
 use std::fmt::Write;
 
 impl RemotePlan {
-    /// Says what was chosen and why, and what became of each hint; a line each.
+    /// Describes the chosen way, the reason, and the outcome of each hint; a line each.
     pub fn explain(&self) -> String {
         let write = self.write();
         let role = match write.role {

@@ -80,7 +80,7 @@ enum PersistState {
 /// *Guarantees*: once [`take_outcome`](Self::take_outcome) returns a cost, all pieces are in the target's persistence
 /// domain, if the facts of the plan are true; a commit word was never there before all of its pieces. After an error,
 /// any part of the write may be there, and the link is of no further use. *Blocks*: no call does. *Cost*: one copy into
-/// the registered buffer, and the counts of [`PersistCost`].
+/// the registered buffer (two for a message), some allocations, and the counts of [`PersistCost`].
 ///
 /// *Source*: 002 §4.3 (H9); IBTA annex A19.
 ///
@@ -298,9 +298,11 @@ impl RemotePersist {
             Error::with(ErrorCode::BadConfiguration, text)
         };
         let slice_bytes = u32::try_from(length).map_err(|_| too_long())?;
-        let mut padded = bytes.to_vec();
-        padded.resize(slice_bytes as usize, 0);
-        self.buffer.memory().write(at, &padded).map_err(|_| too_long())?;
+        let memory = self.buffer.memory();
+        let padding = vec![0; (slice_bytes as usize).saturating_sub(bytes.len())];
+        let written = memory.write(at, bytes);
+        let end = at.saturating_add(bytes.len() as u64);
+        written.and_then(|()| memory.write(end, &padding)).map_err(|_| too_long())?;
         Ok(LocalSlice { region: self.buffer.id, offset: at, bytes: slice_bytes })
     }
 
@@ -336,7 +338,7 @@ impl RemotePersist {
         confirmed(writes, &mut steps);
         if let Some(word) = word {
             let value = word.value.to_ne_bytes();
-            let request = if plan.is_word_behind {
+            let request = if plan.has_atomic_write {
                 PersistRequest::Word { to: word.to, value: word.value }
             } else {
                 let from = self.stage(at.next_multiple_of(8), &value, 8)?;

@@ -112,7 +112,7 @@ pub struct RemotePlan {
     pub(super) writers_per_dimm_max: Option<u32>,
     pub(super) port: Option<usize>,
     pub(super) is_one_doorbell: bool,
-    pub(super) is_word_behind: bool,
+    pub(super) has_atomic_write: bool,
     pub(super) outcomes: [HintOutcome; 9],
 }
 
@@ -131,7 +131,10 @@ impl RemotePlan {
         write: &RemoteWrite,
     ) -> Result<Self, Error> {
         if write.bytes > write.room_bytes || write.offset.checked_add(write.room_bytes).is_none() {
-            let text = format!("{} B in a room of {} B", write.bytes, write.room_bytes);
+            let text = format!(
+                "a remote write of {} B at {} in a room of {} B: write no more than the room, within 64 bits",
+                write.bytes, write.offset, write.room_bytes
+            );
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let (way, why) = way_of(capabilities, facts, hints, write)?;
@@ -145,7 +148,7 @@ impl RemotePlan {
             writers_per_dimm_max: None,
             port: None,
             is_one_doorbell: true,
-            is_word_behind: way == RemoteWay::Flush && capabilities.atomic_write,
+            has_atomic_write: way == RemoteWay::Flush && capabilities.atomic_write,
             outcomes: [HintOutcome::Off; 9],
         };
         for hint in RemoteHint::ALL {
@@ -315,7 +318,7 @@ impl RemotePlan {
 
     /// Returns whether a commit word follows its records with the same doorbell, by ATOMIC WRITE.
     pub const fn is_word_behind(&self) -> bool {
-        self.is_word_behind && self.is_one_doorbell
+        self.has_atomic_write && self.is_one_doorbell
     }
 
     /// Returns the outcome of a hint.
