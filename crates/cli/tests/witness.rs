@@ -177,7 +177,7 @@ fn status(process: u32, name: &str) -> u64 {
 }
 
 #[test]
-fn process_witness_is_small() {
+fn process_witness_takes_little_memory_and_few_threads() {
     let trio = Trio::start();
     let witness = trio.witness.id();
     let (kib, threads) = (status(witness, "VmRSS"), status(witness, "Threads"));

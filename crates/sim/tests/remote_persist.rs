@@ -296,6 +296,7 @@ impl PersistScene {
             for completion in &done[..count] {
                 assert!(self.persist.on_completion(&mut *self.requester, completion));
             }
+            self.persist.post(&mut *self.requester);
             if let Some(outcome) = self.persist.take_outcome() {
                 let cost = outcome.map_err(|error| error.to_string())?;
                 if let Some(write) = self.started.last_mut() {
@@ -441,15 +442,15 @@ fn ways_may_change_between_writes() {
     seeds::each_seed(command, 200, run_mixed);
 }
 
-/// The crash images are worth something: a READ confirms nothing where DDIO is on.
+/// With facts that are wrong, crash images lose acknowledged writes: a READ confirms nothing where DDIO is on.
 #[test]
 fn reads_confirm_nothing_with_ddio() {
-    let lied = PersistCase {
+    let wrong_facts = PersistCase {
         domain: CrashDomain { ddio: true, caches_persist: false },
         ..cases().into_iter().find(|case| case.way == RemoteWay::Read).unwrap()
     };
-    let options = |seed| SimOptions::draw(seed, lied.capabilities);
-    let found = (1..20).find_map(|seed| run(seed, &lied, options(seed)).err());
+    let options = |seed| SimOptions::draw(seed, wrong_facts.capabilities);
+    let found = (1..20).find_map(|seed| run(seed, &wrong_facts, options(seed)).err());
     let found = found.expect("a fact that is wrong loses acknowledged writes");
     assert!(found.contains("lost"), "{found}");
 }

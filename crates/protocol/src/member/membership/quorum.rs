@@ -7,7 +7,7 @@
 //! memory and *witnesses* are voters; programs are not, unless there are no others.
 //!
 //! *Witnesses.* A quorum has a member that lends memory, if the view has one: witnesses alone never remove the last
-//! data, and a tie of one witness and one lender is the lender's. A view without lenders is possible when all of them
+//! lender by a vote, and of one witness and one lender the lender has the casting vote. A view without lenders is possible when all of them
 //! have certainly ended or left; its witnesses continue, and keep the numbers and generations of the cluster. Both rules
 //! only take quorums away or move the casting vote of a tie to another member of the same view, so two quorums of one
 //! view still share a member. Of consecutive views the argument below holds as before.

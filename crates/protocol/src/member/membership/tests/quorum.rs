@@ -314,7 +314,7 @@ fn programs_without_a_voter_within_reach_give_up() {
 }
 
 /// What a machine does when `node` is out of reach.
-fn loses(machine: &Membership, node: u16) -> Vec<String> {
+fn effects_of_loss(machine: &Membership, node: u16) -> Vec<String> {
     let mut effects = Effects::new();
     machine.clone().step(out_of_reach(node), &mut effects).unwrap();
     effects.iter().map(told).collect()
@@ -333,13 +333,13 @@ fn witness_breaks_the_tie_of_two_nodes() {
 }
 
 #[test]
-fn tie_with_a_witness_is_that_of_the_member_with_memory() {
+fn lender_decides_the_tie_with_a_witness() {
     let mut witness = Membership::new(identity(WITNESS)).in_a_quorum();
     check(&mut witness, MemberEvent::Found, &["ready"]);
     for event in [asked_to_join(1, join(1)), asked_for_link(101, peer(1, 1, 2))] {
         witness.step(event, &mut Effects::new()).unwrap();
     }
-    assert_eq!(loses(&witness, 1), ["cut 1", "failed Isolated"]);
+    assert_eq!(effects_of_loss(&witness, 1), ["cut 1", "failed Isolated"]);
     assert!(witness.is_quorum(&[NodeId(1)]));
 
     let mut later = Membership::new(identity(1)).in_a_quorum();
@@ -348,7 +348,7 @@ fn tie_with_a_witness_is_that_of_the_member_with_memory() {
     later.step(MemberEvent::Joined(welcome), &mut Effects::new()).unwrap();
     later.step(link_up(0), &mut Effects::new()).unwrap();
     assert!(later.is_quorum(&[]), "the tie is that of node 1");
-    let continued = loses(&later, 0);
+    let continued = effects_of_loss(&later, 0);
     assert!(continued.contains(&"coordinator".into()), "{continued:?}");
 }
 
@@ -382,7 +382,7 @@ fn witness_alone_continues_after_certain_ends_only() {
 }
 
 #[test]
-fn witness_goes_before_memory_and_after_programs() {
+fn witness_is_removed_before_a_lender_and_after_a_program() {
     let judged = |lives: &[u64]| {
         let mut first = founder_with(lives);
         first.step(heard(1, suspect_of(2, lives[1])), &mut Effects::new()).unwrap();
