@@ -8,7 +8,7 @@ use common::{
 };
 use farside::fabrics::Fabric;
 use farside::onesided::{LendOptions, MemoryServer};
-use farside::{AllocationSpec, Config, Durability, Node};
+use farside::{AllocationSpec, Config, Durability, Node, NodeId};
 use farside_bootstrap::{HandshakeLimits, HostAddress, Security, Stream, Transfer};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
@@ -102,6 +102,49 @@ fn process_standby_takes_over_from_a_killed_node() {
     }
     let usage = [&["node"], &state[..6], &["--standby"]].concat();
     assert!(failure(2, &usage).contains("--state"));
+}
+
+/// A node without state saves its memory when it is stopped; the process that is started from there is that node. One that
+/// cannot save it stays until it is stopped again.
+#[test]
+fn process_drained_node_returns_from_its_folder() {
+    let folder = Folder::new();
+    let cluster = name();
+    let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
+    let (_, address) = founder.started();
+    let join = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
+    let saved = folder.path("saved");
+    let mut home = Running::node(&[], &[&join[..], &["--drain-to", &saved]].concat());
+    let (number, _) = home.started();
+    let file = folder.file("file", b"no folder");
+    let mut stuck = Running::node(&[], &[&join[..], &["--drain-to", &file]].concat());
+    let (stuck_number, _) = stuck.started();
+
+    let config = Config::new(cluster.clone()).memory_bytes(0).cache_bytes(1 << 20);
+    let client = Node::join_on(&config, tcp(std::slice::from_ref(&address))).unwrap();
+    let mut session = client.session().unwrap();
+    let word = session.alloc_on(8, NodeId(number)).unwrap();
+    session.write_u64(word, 7).unwrap();
+    let other = session.alloc_on(8, NodeId(stuck_number)).unwrap();
+
+    stuck.signal(Signal::TERM);
+    assert!(stuck.event("not_drained")["reason"].as_str().is_some_and(|why| !why.is_empty()));
+    session.write_u64(other, 8).unwrap();
+    stuck.signal(Signal::TERM);
+    assert_eq!(stuck.event("ended")["memory_bytes"], 512);
+    stuck.end();
+
+    home.signal(Signal::TERM);
+    assert_eq!(home.event("draining")["place"], saved[..]);
+    let drained = home.event("drained");
+    assert_eq!((&drained["memory_bytes"], &drained["lines_lost"]), (&512.into(), &0.into()));
+    assert_eq!(home.event("ended")["memory_bytes"], 0);
+    assert_eq!(home.end().0, Some(0));
+    let mut home = Running::node(&[], &[&join[..], &["--state", &saved]].concat());
+    assert_eq!(home.started().0, number);
+    assert_eq!(session.read_u64(word).unwrap(), 7);
+    let both = [&["node"], &join[..], &["--state", &saved, "--drain-to", &saved]].concat();
+    assert!(failure(2, &both).contains("--drain-to"));
 }
 
 /// TCP as of another process, which finds a cluster at these hosts.

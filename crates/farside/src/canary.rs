@@ -88,6 +88,10 @@ farside_base::mutants! {
         StateLossNotTold,
         /// A home with state leaves though a lock of it is held.
         StateLocksEnded,
+        /// A node that is drained does not copy again what was written since the first copy.
+        DrainCopiesOnce,
+        /// A node that is drained copies its memory while other nodes own lines of it.
+        DrainKeepsOwners,
         /// The answer of a call is sent before its writes to global memory are visible.
         AnswersBeforeWrites,
     }

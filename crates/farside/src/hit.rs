@@ -744,6 +744,15 @@ impl Lines {
         }
     }
 
+    /// Copies an own line out, once no thread of this node changes it; returns its allocation, if it is in one.
+    pub(crate) fn copy_own(&self, line: LineAddress, out: &mut [u8]) -> Option<Extent> {
+        let spot = self.spot(line)?;
+        let seen = spot.tag.claim_any();
+        let copied = self.home.read(line.offset(), out);
+        spot.tag.release(seen);
+        seen.extent().filter(|_| copied.is_ok() && seen.class() == line.line_size().class())
+    }
+
     /// The memory this node is home of.
     pub(crate) fn home(&self) -> &Arena {
         &self.home

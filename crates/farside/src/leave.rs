@@ -1,5 +1,6 @@
 //! Leaving a cluster, as a program does it; the engine's side is [`engine::leave`](crate::engine).
 
+use crate::drain::Saver;
 use crate::node::NodeShared;
 use crate::{Config, Error, ErrorCode};
 use farside_protocol::member::Leases;
@@ -28,7 +29,7 @@ pub(crate) fn leave_timeout(config: &Config, leases: Leases) -> Duration {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Departure {
-    /// Bytes of allocations in the node's memory: they are gone for all nodes. Zero for a node with state.
+    /// Bytes of allocations in the node's memory: they are gone for all nodes. Zero for a node whose memory will return.
     pub memory_bytes: u64,
 }
 
@@ -37,27 +38,32 @@ pub struct Departure {
 #[derive(Debug)]
 pub struct Leaving {
     pub(crate) shared: Arc<NodeShared>,
+    /// Of a node that is drained.
+    pub(crate) saver: Option<Saver>,
 }
 
 impl Leaving {
     /// Continues the leave without waiting; `None` while other nodes have to act first.
     ///
     /// # Errors
-    /// As [`Node::leave`](crate::Node::leave). The node has left then, too.
+    /// As [`Node::leave`](crate::Node::leave): the node has left then, too; and as [`Node::drain`](crate::Node::drain).
     pub fn poll(&mut self) -> Option<Result<Departure, Error>> {
-        self.shared.poll_leave()
+        self.shared.poll_leave(self.saver.as_mut())
     }
 }
 
 impl NodeShared {
-    fn poll_leave(&self) -> Option<Result<Departure, Error>> {
+    fn poll_leave(&self, saver: Option<&mut Saver>) -> Option<Result<Departure, Error>> {
         if self.is_closed() {
             return Some(Ok(Departure::default())); // by a clone
+        }
+        if let Some(Err(error)) = saver.map(|saver| self.save_if_wanted(saver)) {
+            return Some(Err(error));
         }
         let mut engine = self.core.engine();
         engine.poll();
         let ended = engine.leave_ended()?;
-        let memory_bytes = if engine.keeps_state() { 0 } else { engine.used_bytes() };
+        let memory_bytes = if engine.will_return() { 0 } else { engine.used_bytes() };
         let departure = Departure { memory_bytes };
         if self.set_closed() {
             return Some(Ok(Departure::default())); // by a clone just now
@@ -67,13 +73,23 @@ impl NodeShared {
         Some(ended.map(|()| departure).map_err(Error::new))
     }
 
-    /// Blocks until the leave has ended; closes this node after `unlock_timeout`, if it has state, and [`leave_timeout`].
-    pub(crate) fn wait_until_left(&self, unlock_timeout: Duration) -> Result<Departure, Error> {
-        let unlock_timeout =
-            if self.core.engine().keeps_state() { unlock_timeout } else { Duration::ZERO };
-        let deadline = Instant::now() + unlock_timeout + self.core.leave_timeout;
+    /// Blocks until the leave has ended; closes this node after `unlock_timeout`, if its memory returns, and
+    /// [`leave_timeout`], besides the time in which the memory is saved.
+    pub(crate) fn wait_until_left(
+        &self,
+        unlock_timeout: Duration,
+        mut saver: Option<&mut Saver>,
+    ) -> Result<Departure, Error> {
+        let returns = self.core.engine().will_return();
+        let unlock_timeout = if returns { unlock_timeout } else { Duration::ZERO };
+        let mut deadline = Instant::now() + unlock_timeout + self.core.leave_timeout;
         loop {
-            if let Some(done) = self.poll_leave() {
+            if let Some(saver) = saver.as_deref_mut()
+                && self.save_if_wanted(saver)?
+            {
+                deadline = Instant::now() + self.core.leave_timeout;
+            }
+            if let Some(done) = self.poll_leave(None) {
                 return done;
             }
             if Instant::now() > deadline {

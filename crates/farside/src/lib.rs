@@ -25,6 +25,7 @@ mod clock;
 mod commits;
 mod config;
 mod direct;
+mod drain;
 pub mod durable;
 mod engine;
 mod error;
@@ -67,6 +68,7 @@ mod watch;
 mod write_back;
 
 pub use config::{AllocationHint, AllocationSpec, Config, Durability};
+pub use drain::{DrainTarget, Drained};
 pub use error::Error;
 pub use farside_base::{
     Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,

@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::commits::Committer;
 use crate::durable::{LogDevice, LostCopies};
+use crate::drain::Saver;
 use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
     member_name, rendezvous_name,
@@ -201,6 +202,7 @@ impl NodeSetup {
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
+            memory_bytes: self.config.memory_bytes,
             is_witness: self.config.witness,
             fabric: self.fabric,
             drive: self.drive,
@@ -630,17 +632,25 @@ impl Node {
     /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
+        self.leave_with(None)
+    }
+
+    pub(crate) fn leave_with(self, saver: Option<Saver>) -> Leaving {
         let unlock_timeout = self.shared.core.leave_timeout / 2;
-        self.shared.core.engine().begin_leave(unlock_timeout);
-        Leaving { shared: self.shared }
+        self.shared.core.engine().begin_leave(unlock_timeout, saver.is_some());
+        Leaving { shared: self.shared, saver }
+    }
+
+    pub(crate) fn shared(&self) -> &NodeShared {
+        &self.shared
     }
 }
 
 impl NodeShared {
     fn leave(&self, unlock_timeout: Duration) -> Result<Departure, Error> {
         if self.core.drive == Drive::Threads && !self.is_closed() {
-            self.core.with_engine(|engine| engine.begin_leave(unlock_timeout));
-            return self.wait_until_left(unlock_timeout);
+            self.core.with_engine(|engine| engine.begin_leave(unlock_timeout, false));
+            return self.wait_until_left(unlock_timeout, None);
         }
         self.close();
         Ok(Departure::default())

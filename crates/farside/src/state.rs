@@ -9,8 +9,12 @@ use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
 use farside_fabric::Fabric;
+use std::path::Path;
 use std::sync::Arc;
 
+/// A drain to this place did not end.
+const NOT_WHOLE: &str = "a node did not end saving its memory there, so it is not whole: drain that node to it again, or \
+    empty it";
 /// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
 const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -37,18 +41,14 @@ impl NodeState {
             return Self::on(config, Box::new(PersistentDevice::open(folder)?));
         }
         if let Some(folder) = &config.state {
-            return Self::with(config, MemoryState::open(folder, &options(config))?.0);
+            return Self::with(config, open_folder(folder, config.memory_bytes)?);
         }
         if config.state_copies.is_empty() {
             return Ok(Self::of(Keeps::Nothing));
         }
-        let copies: Vec<&str> = config.state_copies.iter().map(String::as_str).collect();
-        let replicas = ReplicaOptions::default().copies_min(config.state_copies_min);
-        let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
-        let lost_copies = device.lost();
-        let options = options(config).segment_bytes(COPIES_SEGMENT_BYTES);
-        let state = Self::with(config, MemoryState::on(Box::new(device), &options)?.0)?;
-        Ok(Self { lost_copies, ..state })
+        let (copies, copies_min) = (&config.state_copies, config.state_copies_min);
+        let (memory, lost_copies) = open_copies(fabric, copies, copies_min, config.memory_bytes)?;
+        Ok(Self { lost_copies, ..Self::with(config, memory)? })
     }
 
     /// The state on a device.
@@ -56,7 +56,7 @@ impl NodeState {
     /// # Errors
     /// As [`open`](Self::open).
     pub(crate) fn on(config: &Config, device: Box<dyn LogDevice>) -> Result<Self, Error> {
-        Self::with(config, MemoryState::on(device, &options(config))?.0)
+        Self::with(config, open_device(device, config.memory_bytes)?)
     }
 
     fn with(config: &Config, memory: MemoryState) -> Result<Self, Error> {
@@ -64,6 +64,9 @@ impl NodeState {
             return Ok(Self { memory: Some(memory), ..Self::of(Keeps::New) });
         };
         identity.check_cluster(&config.cluster)?;
+        if memory.is_saving() {
+            return Err(Error::with(ErrorCode::StateForeign, NOT_WHOLE));
+        }
         let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
         Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation }) })
     }
@@ -102,6 +105,43 @@ impl From<Keeps> for NodeState {
     }
 }
 
-fn options(config: &Config) -> StateOptions {
-    StateOptions::default().memory_bytes(config.memory_bytes)
+/// Opens the state of a folder.
+///
+/// # Errors
+/// As [`MemoryState::open`].
+pub(crate) fn open_folder(folder: &Path, memory_bytes: u64) -> Result<MemoryState, Error> {
+    Ok(MemoryState::open(folder, &options(memory_bytes))?.0)
+}
+
+/// Opens the state of a device.
+///
+/// # Errors
+/// As [`MemoryState::on`].
+pub(crate) fn open_device(
+    device: Box<dyn LogDevice>,
+    memory_bytes: u64,
+) -> Result<MemoryState, Error> {
+    Ok(MemoryState::on(device, &options(memory_bytes))?.0)
+}
+
+/// Opens the state of copies, of which at least `copies_min` have to be there, or all.
+///
+/// # Errors
+/// As [`MemoryState::on`] and [`ReplicatedDevice::open`].
+pub(crate) fn open_copies(
+    fabric: &Arc<dyn Fabric>,
+    copies: &[String],
+    copies_min: Option<usize>,
+    memory_bytes: u64,
+) -> Result<(MemoryState, LostCopies), Error> {
+    let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
+    let replicas = ReplicaOptions::default().copies_min(copies_min);
+    let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
+    let lost_copies = device.lost();
+    let options = options(memory_bytes).segment_bytes(COPIES_SEGMENT_BYTES);
+    Ok((MemoryState::on(Box::new(device), &options)?.0, lost_copies))
+}
+
+fn options(memory_bytes: u64) -> StateOptions {
+    StateOptions::default().memory_bytes(memory_bytes)
 }

@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) spin: Duration,
     pub(crate) limits: Limits,
     pub(crate) line_size: LineSize,
+    /// Bytes of memory that this node lends.
+    pub(crate) memory_bytes: u64,
     /// The node is a witness: it has no sessions.
     pub(crate) is_witness: bool,
     pub(crate) drive: Drive,

@@ -1,5 +1,8 @@
 //! Nodes with state: what was fenced is there after the node has returned, at the same addresses.
 
+#[path = "state/drain.rs"]
+mod drain;
+
 use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions, Site};
 use farside::fabrics::Fabric;
 use farside::onesided::{LendOptions, MemoryServer};
@@ -218,10 +221,37 @@ fn rolling_restart_fails_no_call() {
         homes.each_ref().map(|home| home.as_ref().unwrap().stats().memory_free_bytes)
     };
     let free_before = free(&homes);
+    let (counts, times) = under_use(&client, &words, 6, |round| {
+        let home = homes[round % 2].take().unwrap();
+        home.leave().unwrap();
+        homes[round % 2] = Some(Node::join(&kept[round % 2]).unwrap());
+    });
+    assert_eq!(free(&homes), free_before, "all that was allocated was freed");
+    for at in &words {
+        let seen = at.map(|word| session.read_u64(word).unwrap());
+        assert_eq!(seen[..], counts[..]);
+    }
+    report(times);
+}
+
+fn report(mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let [p50, p99, max] = [50, 99, 100].map(|part| times[(times.len() - 1) * part / 100]);
+    say(&format!("{} uses of both homes: p50 {p50:?}, p99 {p99:?}, longest {max:?}", times.len()));
+}
+
+/// Has three sessions of a node use words of two homes, each in its way, until the homes were replaced `rounds` times;
+/// returns the number of uses of each, and their times.
+fn under_use(
+    client: &Node,
+    words: &[[GlobalAddress; 3]; 2],
+    rounds: usize,
+    mut replace: impl FnMut(usize),
+) -> (Vec<u64>, Vec<Duration>) {
     let (ends, uses_made) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (counts, mut times) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let uses = |kind: usize| {
-            let (client, words, ends, uses_made) = (&client, &words, &ends, &uses_made);
+            let (ends, uses_made) = (&ends, &uses_made);
             move || {
                 let mut session = client.session().unwrap();
                 let (mut count, mut times) = (0, Vec::new());
@@ -238,7 +268,7 @@ fn rolling_restart_fails_no_call() {
             }
         };
         let users: Vec<_> = (0..3).map(|kind| scope.spawn(uses(kind))).collect();
-        for round in 0..6 {
+        for round in 0..rounds {
             let before = uses_made.load(Ordering::Relaxed);
             while uses_made.load(Ordering::Relaxed) < before + 300 {
                 if users.iter().any(ScopedJoinHandle::is_finished) {
@@ -247,9 +277,7 @@ fn rolling_restart_fails_no_call() {
                 }
                 std::thread::yield_now();
             }
-            let home = homes[round % 2].take().unwrap();
-            home.leave().unwrap();
-            homes[round % 2] = Some(Node::join(&kept[round % 2]).unwrap());
+            replace(round);
         }
         ends.store(true, Ordering::Relaxed);
         let ended = users.into_iter().map(|user| user.join().unwrap());
@@ -258,15 +286,7 @@ fn rolling_restart_fails_no_call() {
             times.extend(more);
             (counts, times)
         })
-    });
-    assert_eq!(free(&homes), free_before, "all that was allocated was freed");
-    for at in &words {
-        let seen = at.map(|word| session.read_u64(word).unwrap());
-        assert_eq!(seen[..], counts[..]);
-    }
-    times.sort_unstable();
-    let [p50, p99, max] = [50, 99, 100].map(|part| times[(times.len() - 1) * part / 100]);
-    say(&format!("{} uses of both homes: p50 {p50:?}, p99 {p99:?}, longest {max:?}", times.len()));
+    })
 }
 
 /// Adds one to the word of this kind of use, and makes it durable.

@@ -197,6 +197,18 @@ impl<'a> Reader<'a> {
         Ok(self.take::<1>()?[0])
     }
 
+    /// Takes one byte that is 0 or 1; `why` is the violation by another value.
+    ///
+    /// # Errors
+    /// The violation.
+    pub fn flag(&mut self, why: &'static str) -> Result<bool, Violation> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Violation(why)),
+        }
+    }
+
     /// Takes two bytes.
     pub fn u16(&mut self) -> Result<u16, Violation> {
         Ok(u16::from_le_bytes(self.take()?))

@@ -72,7 +72,7 @@ fn simulation_with_restarts() {
 #[test]
 fn simulation_with_state() {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(6 << 32);
-    let (mut done, mut failed, mut returns, mut losses) = (0, 0, 0, 0);
+    let (mut done, mut failed, mut returns, mut losses, mut drains) = (0, 0, 0, 0, 0);
     // A run has several lives of its nodes.
     for seed in first..first + setting("FARSIDE_RUNS", 300).div_ceil(2) {
         let summary = simulate_state(seed).unwrap_or_else(|trouble| panic!("{trouble}"));
@@ -80,9 +80,10 @@ fn simulation_with_state() {
         failed += summary.failed;
         returns += summary.returns;
         losses += summary.losses;
+        drains += summary.drains;
     }
-    let all = (done, failed, returns, losses);
-    assert!(done > 0 && failed > 0 && returns > 0 && losses > 0, "{all:?}");
+    let all = (done, failed, returns, losses, drains);
+    assert!(done > 0 && failed > 0 && returns > 0 && losses > 0 && drains > 0, "{all:?}");
 }
 
 #[cfg(canary)]
@@ -116,5 +117,7 @@ fn canary_defects_of_nodes_with_state_are_found() {
     state_caught(NodeMutant::FenceForgetsState, "not linearizable");
     state_caught(NodeMutant::StateLossNotTold, "not linearizable");
     state_caught(NodeMutant::StateWriteBackTooEarly, "not linearizable");
+    state_caught(NodeMutant::DrainCopiesOnce, "not linearizable");
+    state_caught(NodeMutant::DrainKeepsOwners, "not linearizable");
     state_caught(NodeMutant::StateLocksEnded, "a lock was ended by a leave");
 }

@@ -113,6 +113,13 @@ pub(crate) struct NodeSettingsArguments {
     /// Wait while another process uses the state, and take its place when that has ended
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     standby: Option<bool>,
+    /// When it is asked to leave (Ctrl-C), save this node's memory to this folder first: a node that is started with
+    /// --state DIR takes its place, with its number and memory. If that fails, it stays until it is asked again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["state", "state_copies"])]
+    drain_to: Option<PathBuf>,
+    /// The same, to memory that other processes lend: a node with --state-copies takes its place
+    #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with_all = ["state", "state_copies", "drain_to"])]
+    drain_to_copies: Vec<String>,
     /// Cache of this node [default: 64M]
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     cache_bytes: Option<u64>,
@@ -227,6 +234,8 @@ impl From<NodeSettingsArguments> for NodeSettings {
             state_copies: arguments.state_copies,
             state_copies_min: arguments.state_copies_min,
             standby: arguments.standby,
+            drain_to: arguments.drain_to,
+            drain_to_copies: arguments.drain_to_copies,
             cache_bytes: arguments.cache_bytes,
             line_bytes: arguments.line_bytes,
             nodes_max: arguments.nodes_max,
@@ -265,6 +274,7 @@ congestion = \"system\"
 lease = 2
 persistent_memory = false
 standby = false
+drain_to = "saved"
 rejoin = false
 found = true
 found_alone = false
@@ -287,7 +297,7 @@ insecure = false
              --line-bytes 1024 --nodes-max 16 --key cluster.key --protect handshake \
              --fabric verbs --lease 2 \
              --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
-             --persistent-memory=false --standby=false --rejoin=false --found --found-alone=false --insecure=false",
+             --persistent-memory=false --standby=false --drain-to saved --rejoin=false --found --found-alone=false --insecure=false",
         );
         assert_eq!(NodeSettings::parse(ALL), Ok(flags));
         assert_eq!(NodeSettings::parse(""), Ok(NodeSettings::default()));
@@ -325,10 +335,10 @@ insecure = false
     #[test]
     fn errors_of_the_file_name_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 22", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 22", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 22", "join"]),
-            ("listen = ", &["line 22"]),
+            ("colour = 1", &["line 23", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 23", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 23", "join"]),
+            ("listen = ", &["line 23"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")

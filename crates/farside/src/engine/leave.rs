@@ -1,6 +1,6 @@
 //! Leaving a cluster: a node hands over what it holds of other homes before it leaves.
 //!
-//! 1. **Unlock.** If this home will return with its memory, it waits until its locks are unlocked, while it serves its
+//! 1. **Unlock.** If this home has state, or saves its memory, it waits until its locks are unlocked, while it serves its
 //!    memory as before: it refuses only lock requests of sessions that hold no lock, with `HomeAway`. Locks that are
 //!    held after the given time end with it.
 //! 2. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
@@ -8,10 +8,11 @@
 //!    sessions release their locks.
 //! 3. **Flush.** Every message of step 2 has been posted. A queue that was once seen empty counts as
 //!    flushed: after that, this node sends only answers as a home, which end with it.
-//! 4. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed all
+//! 4. **Save**, if this home is drained: [`drain`](crate::drain).
+//! 5. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed all
 //!    earlier messages, and sends `Left`.
 //!
-//! The memory that this node is home of stays accessible until step 4 ends, and is gone then. New operations
+//! The memory that this node is home of stays accessible until step 5 ends, and is gone then. New operations
 //! of this node's own sessions are refused from step 1 on, in step 1 except fences and those of sessions that hold locks.
 
 use super::Engine;
@@ -31,6 +32,20 @@ const PINS_GRACE_NS: u64 = 100_000_000;
 /// The time between two rounds of evictions while lines of the last round are still in transition.
 const EVICT_EVERY_NS: u64 = 1_000_000;
 
+/// What a leave does with the memory of a home without state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Saving {
+    /// It ends.
+    #[default]
+    No,
+    /// It is to be saved.
+    Wanted,
+    /// Saving it has failed: the leave waits for another attempt, or to be asked to leave without.
+    Failed,
+    /// It is saved.
+    Done,
+}
+
 /// A leave in progress.
 #[derive(Debug, Default)]
 pub(crate) struct LeaveProgress {
@@ -42,31 +57,71 @@ pub(crate) struct LeaveProgress {
     evicted_at_ns: Option<u64>,
     /// When lines that operations hold are returned nevertheless.
     pins_end_ns: Option<u64>,
-    /// Lines of this home, if it has state, that their owners were asked for.
+    /// Lines of this home, if they will return, that their owners were asked for.
     asked_back: BTreeSet<LineAddress>,
+    /// What is done with the memory of this home, if it has no state.
+    saving: Saving,
     /// Everything was handed over.
     drained: bool,
+    /// All messages before that were posted.
+    all_flushed: bool,
     /// The membership machine knows of the leave.
     announced: bool,
 }
 
 impl Engine {
-    /// Starts a leave, which waits for as long as `unlock_timeout` for locks of this home, if it has state; [`poll`](Self::poll)
-    /// continues it. Does nothing if it was started before.
-    pub(crate) fn begin_leave(&mut self, unlock_timeout: Duration) {
-        if self.leaving.is_some() || self.closed_with.is_some() {
+    /// Starts a leave, which waits for as long as `unlock_timeout` for locks of this home, if its memory will return;
+    /// [`poll`](Self::poll) continues it. If `saves`, it stops when the memory can be saved ([`wants_saving`](Self::wants_saving)).
+    /// Does nothing if it was started before, unless saving has failed.
+    pub(crate) fn begin_leave(&mut self, unlock_timeout: Duration, saves: bool) {
+        let saving = if saves { Saving::Wanted } else { Saving::No };
+        if let Some(leave) = &mut self.leaving {
+            if leave.saving == Saving::Failed {
+                leave.saving = saving;
+            }
             return;
         }
-        let mut leave = LeaveProgress::default();
-        let keeps_state = self.keeps_state();
-        if keeps_state {
+        if self.closed_with.is_some() {
+            return;
+        }
+        let mut leave = LeaveProgress { saving, ..LeaveProgress::default() };
+        let returns = saves || self.keeps_state();
+        if returns {
             let unlock_timeout_ns = u64::try_from(unlock_timeout.as_nanos()).unwrap_or(u64::MAX);
             leave.locks_end_ns = Some(self.links.now_ns().saturating_add(unlock_timeout_ns));
         }
         self.leaving = Some(leave);
         self.fail_away();
-        if keeps_state {
+        if returns {
             self.drain_locks();
+        }
+    }
+
+    /// Whether the memory of this home returns after the leave that is in progress, or after one that may begin.
+    pub(crate) fn will_return(&self) -> bool {
+        self.keeps_state() || self.leaving.as_ref().is_some_and(|leave| leave.saving != Saving::No)
+    }
+
+    /// Whether everything was handed over, and the memory of this home does not change until it is saved.
+    pub(crate) fn wants_saving(&self) -> bool {
+        let wants = |leave: &LeaveProgress| leave.saving == Saving::Wanted && leave.all_flushed;
+        self.leaving.as_ref().is_some_and(wants)
+    }
+
+    /// Whether a leave in progress lets nothing write the memory of this home any more.
+    pub(crate) fn is_closed_to_writers(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leave| leave.locks_end_ns.is_none())
+    }
+
+    /// The name of the cluster.
+    pub(crate) fn cluster_name(&self) -> &str {
+        self.membership.cluster()
+    }
+
+    /// The memory was saved, and the leave continues; or saving it has failed.
+    pub(crate) fn end_saving(&mut self, is_saved: bool) {
+        if let Some(leave) = self.leaving.as_mut().filter(|leave| leave.saving == Saving::Wanted) {
+            leave.saving = if is_saved { Saving::Done } else { Saving::Failed };
         }
     }
 
@@ -109,14 +164,17 @@ impl Engine {
         };
         let drains = !leave.drained && self.drain(&mut leave);
         leave.drained |= drains;
-        let announces = leave.drained && !drains && !leave.announced && self.is_flushed(&mut leave);
+        leave.all_flushed |= leave.drained && !drains && self.is_flushed(&mut leave);
+        let is_kept_back = matches!(leave.saving, Saving::Wanted | Saving::Failed);
+        let announces = leave.all_flushed && !leave.announced && !is_kept_back;
         leave.announced |= announces;
+        let saved = leave.saving == Saving::Done;
         self.leaving = Some(leave);
         if drains {
             self.release_locks();
         }
         if announces {
-            self.member_own(member::MemberEvent::Leave);
+            self.member_own(member::MemberEvent::Leave { saved });
         }
     }
 
@@ -177,10 +235,11 @@ impl Engine {
         held.is_empty() && !busy && !in_transition && all_logged
     }
 
-    /// Takes the lines of this home, if it has state, back from their owners; whether all are back and logged. No line is
+    /// Takes the lines of this home, if they will return, back from their owners; whether all are back and logged. No line is
     /// granted for writing meanwhile: who asks for one waits for the return of this node.
     fn takes_lines_back(&mut self, leave: &mut LeaveProgress) -> bool {
-        if !self.keeps_state() {
+        let keeps_owners = canary::mutant!(canary::nodes(), DrainKeepsOwners);
+        if !self.keeps_state() && (leave.saving == Saving::No || keeps_owners) {
             return true;
         }
         self.coherence.stop_granting();

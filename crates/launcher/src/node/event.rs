@@ -58,6 +58,24 @@ pub(super) enum NodeEvent<'a> {
     CopyLost {
         reason: &'a str,
     },
+    /// It saves its memory, and leaves then.
+    Draining {
+        place: &'a str,
+    },
+    /// All of its memory is in that place.
+    Drained {
+        place: &'a str,
+        /// Bytes that were saved, read back and compared.
+        memory_bytes: u64,
+        /// Lines that had been lost with their owners before.
+        lines_lost: u64,
+        /// How long the memory could not be written.
+        paused_ms: u64,
+    },
+    /// Its memory could not be saved; it is still a member.
+    NotDrained {
+        reason: &'a str,
+    },
     /// No cluster can be reached; with a reason for each host.
     Waiting {
         /// It founds one after each of these hosts has answered that it has none.
@@ -148,6 +166,20 @@ impl NodeEvent<'_> {
             }
             Self::CopyLost { reason } => format!(
                 "continues without a copy of its state: {reason}; start it again with a new copy in its place"
+            ),
+            Self::Draining { place } => format!("saves its memory to {place}"),
+            Self::Drained { place, memory_bytes, lines_lost, paused_ms } => {
+                let lost = match lines_lost {
+                    0 => String::new(),
+                    lost => format!(", with {lost} lines that their owners had taken with them"),
+                };
+                format!(
+                    "its memory is in {place}: {}{lost}; it could not be written for {paused_ms} ms",
+                    bytes(*memory_bytes)
+                )
+            }
+            Self::NotDrained { reason } => format!(
+                "its memory could not be saved, so it has not left: {reason}; asked again, it leaves without"
             ),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =

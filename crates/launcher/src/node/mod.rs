@@ -8,7 +8,7 @@ mod plan;
 pub mod settings;
 
 use event::NodeEvent;
-use farside::{ErrorCode, Node};
+use farside::{DrainTarget, ErrorCode, Node};
 use farside_bootstrap::{Admission, Endpoint};
 use farside_command::choice;
 use farside_command::failure::Failure;
@@ -30,6 +30,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 enum NodeEnd {
     /// It was asked to leave.
     Asked,
+    /// It has saved its memory and left.
+    Drained,
     /// It was isolated.
     Isolated(Failure),
 }
@@ -57,6 +59,11 @@ pub fn run(arguments: &settings::Node, output: Output) -> Result<(), Failure> {
                 NodeEvent::Ended { cluster, reason, memory_bytes }.tell_last(output);
                 // Lines that it could not hand over in time are lost.
                 return left.map(|_| ()).map_err(Failure::from);
+            }
+            NodeEnd::Drained => {
+                let cluster = &plan.config.cluster;
+                NodeEvent::Ended { cluster, reason: None, memory_bytes: Some(0) }.tell_last(output);
+                return Ok(());
             }
             NodeEnd::Isolated(failure) => failure,
         };
@@ -188,6 +195,7 @@ fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> Node
     let own = life.node.members().into_iter().find(|member| member.node == life.node.id());
     let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
     let (members_max, mut copies_lost) = (life.node.members_max(), 0);
+    let mut target = plan.drain.as_ref();
     loop {
         for error in life.node.lost_copies().iter().skip(copies_lost) {
             copies_lost += 1;
@@ -225,7 +233,29 @@ fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> Node
         }
         match asked.recv_timeout(PERIOD) {
             Err(RecvTimeoutError::Timeout) => {}
-            _ => return NodeEnd::Asked,
+            _ => match target.take() {
+                Some(target) if drain(life, target, output) => return NodeEnd::Drained,
+                Some(_) => {}
+                None => return NodeEnd::Asked,
+            },
         }
     }
+}
+
+/// Saves the node's memory and has it leave; returns whether it did.
+fn drain(life: &Life, target: &DrainTarget, output: Output) -> bool {
+    let place = &target.to_string();
+    NodeEvent::Draining { place }.tell(output);
+    let drained = life.node.drain(target);
+    match &drained {
+        Ok(drained) => NodeEvent::Drained {
+            place,
+            memory_bytes: drained.memory_bytes,
+            lines_lost: drained.lines_lost,
+            paused_ms: u64::try_from(drained.paused.as_millis()).unwrap_or(u64::MAX),
+        }
+        .tell(output),
+        Err(error) => NodeEvent::NotDrained { reason: &error.to_string() }.tell(output),
+    }
+    drained.is_ok()
 }

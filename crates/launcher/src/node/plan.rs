@@ -3,7 +3,7 @@
 use crate::agent::is_loopback;
 use crate::node::settings::{Node, NodeSettings};
 use farside::fabrics::FabricOptions;
-use farside::{Config, ErrorCode, LineSize};
+use farside::{Config, DrainTarget, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, HostAddress};
 use farside_command::choice;
 use farside_command::failure::Failure;
@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub(super) rejoins: bool,
     /// Whether it waits while another process uses its state.
     pub(super) standby: bool,
+    /// Where it saves its memory when it is asked to leave.
+    pub(super) drain: Option<DrainTarget>,
     /// The lease in the settings, if any.
     pub(super) lease: Option<Duration>,
 }
@@ -61,6 +63,8 @@ impl Plan {
             ("state_copies_min", settings.state_copies_min.is_some()),
             ("persistent_memory", settings.persistent_memory == Some(true)),
             ("standby", settings.standby == Some(true)),
+            ("drain_to", settings.drain_to.is_some()),
+            ("drain_to_copies", !settings.drain_to_copies.is_empty()),
         ];
         if let Some((name, _)) = without_meaning.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!(
@@ -128,13 +132,37 @@ impl Plan {
                  --found or --found-alone",
             ));
         }
+        let drain = drain(&settings, has_state)?;
         let rejoins = settings.rejoin.unwrap_or(true);
         let asked = settings.lease.map(|_| lease * 2);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let config = config(&settings)?.lease_ns(lease_ns);
         config.check()?;
-        Ok(Self { config, options, founds, founds_alone, rejoins, standby, lease: asked })
+        Ok(Self { config, options, founds, founds_alone, rejoins, standby, drain, lease: asked })
     }
+}
+
+/// Returns where the node saves its memory when it leaves.
+fn drain(settings: &NodeSettings, has_state: bool) -> Result<Option<DrainTarget>, Failure> {
+    let target = match (&settings.drain_to, &settings.drain_to_copies[..]) {
+        (None, []) => return Ok(None),
+        (Some(folder), []) => DrainTarget::Folder(folder.clone()),
+        (None, copies) => DrainTarget::Copies(copies.to_vec()),
+        (Some(_), _) => {
+            return Err(Failure::usage("drain_to and drain_to_copies are given: leave one out"));
+        }
+    };
+    if has_state {
+        return Err(Failure::usage(
+            "a node with state keeps its memory there when it leaves: leave out drain_to and drain_to_copies",
+        ));
+    }
+    if settings.memory_bytes == Some(0) {
+        return Err(Failure::usage(
+            "drain_to and drain_to_copies save memory, and this node lends none: leave them out",
+        ));
+    }
+    Ok(Some(target))
 }
 
 /// Refuses settings without authentication unless `--insecure` is given.
@@ -183,7 +211,8 @@ fn load(path: &Path) -> Result<NodeSettings, Failure> {
         .map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
     // Relative to the file, which can so be moved together with them.
     if let Some(folder) = path.parent() {
-        for name in [&mut settings.key, &mut settings.state].into_iter().flatten() {
+        let names = [&mut settings.key, &mut settings.state, &mut settings.drain_to];
+        for name in names.into_iter().flatten() {
             *name = folder.join(&*name);
         }
     }

@@ -48,6 +48,10 @@ pub struct NodeSettings {
     pub state_copies_min: Option<u8>,
     /// Whether it waits while another process uses its state.
     pub standby: Option<bool>,
+    /// The folder to which it saves its memory when it leaves.
+    pub drain_to: Option<PathBuf>,
+    /// Addresses of memory to which it saves its memory instead.
+    pub drain_to_copies: Vec<String>,
     /// Cache of this node.
     #[serde(deserialize_with = "some_bytes")]
     pub cache_bytes: Option<u64>,
@@ -103,6 +107,11 @@ impl NodeSettings {
             },
             state_copies_min: self.state_copies_min.or(other.state_copies_min),
             standby: self.standby.or(other.standby),
+            drain_to: self.drain_to.or(other.drain_to),
+            drain_to_copies: match self.drain_to_copies.is_empty() {
+                true => other.drain_to_copies,
+                false => self.drain_to_copies,
+            },
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
             nodes_max: self.nodes_max.or(other.nodes_max),

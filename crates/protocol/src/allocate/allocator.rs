@@ -17,6 +17,8 @@
 //! if no segment of its line size has `n` consecutive free lines and no segment (for large ones: no such row of
 //! segments) is wholly free.
 
+mod blocks;
+
 use super::bits;
 use super::canary::{AllocateMutant, mutant};
 use alloc::{boxed::Box, vec, vec::Vec};

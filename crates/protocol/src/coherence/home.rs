@@ -369,6 +369,12 @@ impl Home {
         }
     }
 
+    pub(super) fn lines_lost(&self) -> usize {
+        let mut lines = Vec::new();
+        self.directory.lost_lines(&mut lines);
+        lines.len()
+    }
+
     /// Restores lost lines of a home that logs: no bytes of their owners land any more.
     pub(super) fn quiet(&mut self, context: &mut StepContext<'_>) {
         if !context.logs || !context.lingering.is_empty() {

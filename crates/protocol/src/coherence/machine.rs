@@ -83,6 +83,11 @@ impl Coherence {
         self.home.lines_away()
     }
 
+    /// The number of lines of this home that were lost with their owners.
+    pub fn lines_lost(&self) -> usize {
+        self.home.lines_lost()
+    }
+
     /// The number of lines with pending work, in both roles.
     pub fn lines_busy(&self) -> usize {
         self.home.lines_busy() + self.holder.lines_busy()

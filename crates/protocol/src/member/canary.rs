@@ -51,6 +51,11 @@ farside_base::mutants! {
         WitnessesSuffice,
         /// A witness with a broken link is removed no sooner than a member that lends memory.
         WitnessJudgedAsLender,
+        /// The number of a node that leaves with its memory saved is given to others.
+        SavedMemoryForgotten,
+        /// Members that have heard of the leave of a node that saved its memory keep its number, whatever their
+        /// coordinator knows.
+        SavedMemoryUndecided,
         /// A node that leaves does not wait until the others have processed its messages.
         LeavesUnheard,
     }

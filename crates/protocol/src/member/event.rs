@@ -118,7 +118,10 @@ pub enum MemberEvent {
     /// The program wants to leave, and this node has handed over everything that it held: it owns no line of another
     /// home, holds no lock, and has posted everything that it has to send. If given a second time, the node leaves
     /// without waiting for the answers of the others.
-    Leave,
+    Leave {
+        /// Its memory is saved, and will return with its number as that of a node with state.
+        saved: bool,
+    },
 }
 
 /// How a member went, as far as is known.

@@ -256,7 +256,7 @@ impl Membership {
             }
             MemberEvent::Message { from, message } => self.message(from, message, effects)?,
             MemberEvent::Settled { node, born } => self.settled(node, born),
-            MemberEvent::Leave => self.leave(effects),
+            MemberEvent::Leave { saved } => self.leave(saved, effects),
             MemberEvent::Judge => self.judge_accusations(effects),
         }
         self.report_settled(effects);
@@ -524,7 +524,7 @@ impl Membership {
         }
     }
 
-    fn leave(&mut self, effects: &mut Effects) {
+    fn leave(&mut self, saved: bool, effects: &mut Effects) {
         if self.stage == MembershipStage::Over {
             return;
         }
@@ -534,7 +534,7 @@ impl Membership {
             return self.finish_leave(effects);
         }
         for to in self.linked() {
-            effects.push(MemberEffect::Send { to, message: MemberMessage::Leave });
+            effects.push(MemberEffect::Send { to, message: MemberMessage::Leave { saved } });
         }
     }
 
@@ -559,12 +559,21 @@ impl Membership {
         effects.push(MemberEffect::Closed);
     }
 
-    fn leave_heard(&mut self, from: NodeId, effects: &mut Effects) -> Result<(), Violation> {
+    fn leave_heard(
+        &mut self,
+        from: NodeId,
+        saved: bool,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
         if let Some(member) = self.roster.find_mut(from) {
             if member.leaving {
                 return Err(Violation("leaves twice"));
             }
             member.leaving = true;
+            if saved && member.memory.is_some() {
+                let listed = ListedMember { state: true, ..member.listed() };
+                self.note_state(&listed);
+            }
         }
         effects.push(MemberEffect::Send { to: from, message: MemberMessage::LeaveHeard });
         Ok(())
@@ -622,7 +631,7 @@ impl Membership {
                 }
                 Ok(())
             }
-            MemberMessage::Leave => self.leave_heard(from, effects),
+            MemberMessage::Leave { saved } => self.leave_heard(from, saved, effects),
             MemberMessage::LeaveHeard => self.leave_answered(from),
             MemberMessage::Left => self.left(from, effects),
             MemberMessage::Suspect { node, incarnation } => {
@@ -660,6 +669,9 @@ impl Membership {
                 if let Some(member) = self.roster.find_mut(named.node) {
                     member.left |= change == Change::Left;
                     member.leaving |= member.left;
+                }
+                if !mutant!(self, SavedMemoryUndecided) {
+                    self.note_state(&named);
                 }
                 self.roster.note_ended(named.node, change == Change::Died);
                 self.remove(named.node, number, effects);

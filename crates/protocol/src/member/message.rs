@@ -77,10 +77,13 @@ pub enum MemberMessage {
     },
     /// The sender leaves. It holds nothing of other homes and will send no more requests; this follows everything
     /// that it sent before. Answer with `LeaveHeard`.
-    Leave,
+    Leave {
+        /// Its memory is saved: its number is that of a node with state from now on.
+        saved: bool,
+    },
     /// Answers `Leave`: everything that the leaving node sent before it has been processed.
     LeaveHeard,
-    /// The sender has left, with its memory. Every linked member has answered its `Leave`.
+    /// The sender has left, with its memory unless that is saved. Every linked member has answered its `Leave`.
     Left,
     /// The sender knows that this node is dead, and has sent everything that it will send in this class because of
     /// it: see [`super::burial`].
@@ -110,7 +113,7 @@ impl MemberMessage {
             | Self::Suspect { .. }
             | Self::Vote { .. }
             | Self::Voted { .. }
-            | Self::Leave
+            | Self::Leave { .. }
             | Self::LeaveHeard
             | Self::Left => Class::Forward,
             Self::Buried { lane, .. } => lane.class(),
@@ -140,7 +143,7 @@ impl MemberMessage {
             Self::Lost { node, incarnation, ended } => {
                 writer.u8(4).u8(u8::from(ended)).u16(node.0).u64(incarnation.0)
             }
-            Self::Leave => writer.u8(5),
+            Self::Leave { saved } => writer.u8(5).u8(u8::from(saved)),
             Self::Buried { node, born, lane, answer } => {
                 let lane = match lane {
                     Lane::Forward => 0,
@@ -190,15 +193,11 @@ impl MemberMessage {
                 settled: ViewNumber(reader.u64()?),
             },
             4 => {
-                let ended = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(Violation("an invalid flag of an ended process")),
-                };
+                let ended = reader.flag("an invalid flag of an ended process")?;
                 let (node, incarnation) = (NodeId(reader.u16()?), Incarnation(reader.u64()?));
                 Self::Lost { node, incarnation, ended }
             }
-            5 => Self::Leave,
+            5 => Self::Leave { saved: reader.flag("an invalid flag of a saved memory")? },
             6 => {
                 let (lane, answer) = match reader.u8()? {
                     0 => (Lane::Forward, false),
@@ -232,7 +231,7 @@ mod tests {
     use core::net::SocketAddr;
     use farside_base::Generation;
 
-    fn samples() -> [MemberMessage; 18] {
+    fn samples() -> [MemberMessage; 19] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
         let memory = Some(Generation(1_023));
@@ -275,7 +274,8 @@ mod tests {
             MemberMessage::Settled { number },
             MemberMessage::Lost { node, incarnation, ended: true },
             MemberMessage::Lost { node, incarnation, ended: false },
-            MemberMessage::Leave,
+            MemberMessage::Leave { saved: false },
+            MemberMessage::Leave { saved: true },
             MemberMessage::LeaveHeard,
             MemberMessage::Left,
             MemberMessage::Buried { node, born: number, lane: Lane::Forward, answer: false },

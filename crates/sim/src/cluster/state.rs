@@ -1,5 +1,6 @@
 //! Nodes with state that are killed, lose their power and return, while all nodes use their memory: what was fenced is
-//! kept, and the history of each word is linearizable over all of it.
+//! kept, and the history of each word is linearizable over all of it. Where all nodes leave, some begin without state, and are
+//! drained.
 //!
 //! Each operation is followed by a fence, and counts as done when that has succeeded: an operation whose fence failed has
 //! happened or not. What a session reads of unfenced writes of its own node is so either durable or not counted.
@@ -35,6 +36,8 @@ pub struct StateSummary {
     pub returns: u64,
     /// Sessions that were told of lost writes.
     pub losses: u64,
+    /// Nodes without state that were drained.
+    pub drains: u64,
 }
 
 /// StateBoard state of all tasks.
@@ -222,6 +225,8 @@ impl StateWorker {
 /// A process that is started again and again.
 struct Place {
     disk: Option<SimDisk>,
+    /// Its memory is not on the disk yet: it gets there when the node is drained.
+    is_volatile: bool,
     lives: u32,
     node: Option<Node>,
     joining: Option<Joining>,
@@ -243,6 +248,8 @@ struct StateCluster {
     net: SimNet,
     /// All lives end by a leave: nothing is lost then.
     gently: bool,
+    /// A node that had joined has failed, perhaps with lines of volatile memory: the run says nothing more.
+    is_void: bool,
     places: Vec<Place>,
     random: Random,
     config: Config,
@@ -268,6 +275,9 @@ fn run(seed: u64) -> Result<StateSummary, String> {
     let rounds = cluster.random.between(1, 3);
     for _ in 0..rounds {
         cluster.round()?;
+        if cluster.is_void {
+            return Ok(cluster.summary);
+        }
     }
     cluster.agree()?;
     super::check_history(&cluster.shared.history.borrow())?;
@@ -299,6 +309,7 @@ impl StateCluster {
         let (with_state, without) = (random.between(1, 2), random.between(0, 2));
         let place = |disk| Place {
             disk,
+            is_volatile: false,
             lives: 0,
             node: None,
             joining: None,
@@ -307,11 +318,14 @@ impl StateCluster {
             tasks: Vec::new(),
         };
         let kept = (0..with_state).map(|number| place(Some(SimDisk::new(seed ^ number << 60))));
-        let places = kept.chain((0..without).map(|_| place(None))).collect();
+        let mut places: Vec<Place> = kept.chain((0..without).map(|_| place(None))).collect();
         let shared = Rc::new(StateBoard::default());
         shared.patient.set(config.return_timeout_ns > 1_000_000);
         let gently = random.chance(250);
-        Self { net, gently, places, random, config, shared, summary: StateSummary::default() }
+        for place in places.iter_mut().filter(|place| gently && place.disk.is_some()) {
+            place.is_volatile = random.chance(500);
+        }
+        Self { net, gently, is_void: false, places, random, config, shared, summary: StateSummary::default() }
     }
 
     fn process(&self, place: usize) -> String {
@@ -325,12 +339,14 @@ impl StateCluster {
         });
         let fabric = self.net.fabric(&self.process(at));
         let config = self.config.clone();
-        let device = self.places[at].disk.as_ref().map(SimDisk::device);
+        let place = &self.places[at];
+        let device = place.disk.as_ref().filter(|_| !place.is_volatile).map(SimDisk::device);
+        let config = if place.disk.is_some() { config } else { config.memory_bytes(0) };
         let started = match (is_first, device) {
             (true, Some(device)) => Node::create_driven_with_state(&config, fabric, device).map(Ok),
-            (true, None) => Node::create_driven(&config.memory_bytes(0), fabric).map(Ok),
+            (true, None) => Node::create_driven(&config, fabric).map(Ok),
             (false, Some(device)) => Joining::start_with_state(&config, fabric, device).map(Err),
-            (false, None) => Joining::start(&config.memory_bytes(0), fabric).map(Err),
+            (false, None) => Joining::start(&config, fabric).map(Err),
         };
         match started {
             Ok(Ok(node)) => self.places[at].node = Some(node),
@@ -363,6 +379,8 @@ impl StateCluster {
             let left = self.places[at].leaving.as_mut().and_then(Leaving::poll);
             if let Some(left) = left {
                 left.map_err(|error| format!("leave of {at}: {error}"))?;
+                self.summary.drains += u64::from(self.places[at].is_volatile);
+                self.places[at].is_volatile = false;
                 self.end_life(at, PAUSE);
                 busy = true;
             }
@@ -385,6 +403,7 @@ impl StateCluster {
                 }
                 Err(error) if may_pass(error.code) => {
                     self.gently = false; // others may have used its memory already: this is a death
+                    self.is_void |= self.places.iter().any(|place| place.is_volatile);
                     self.end_life(at, PAUSE);
                 }
                 Err(error) => return Err(format!("join of {at}: {error}")),
@@ -448,7 +467,11 @@ impl StateCluster {
                 continue;
             }
             let hint = AllocationHint::On(self.places[at].node.as_ref().ok_or("no node")?.id());
-            let spec = AllocationSpec::new(hint).durability(Durability::Logged);
+            let durability = match self.places[at].is_volatile {
+                true => Durability::Volatile,
+                false => Durability::Logged,
+            };
+            let spec = AllocationSpec::new(hint).durability(durability);
             for _ in 0..self.random.between(1, 2) {
                 let mut session = self.session(0)?;
                 let line = self.finish(async move { session.alloc_with_async(512, spec).await })?;
@@ -486,7 +509,14 @@ impl StateCluster {
                 if ending == Ending::Leave {
                     let place = &mut self.places[at];
                     place.tasks.clear();
-                    place.leaving = place.node.take().map(Node::start_leaving);
+                    let disk = place.disk.as_ref().filter(|_| place.is_volatile);
+                    place.leaving = match (place.node.take(), disk) {
+                        (Some(node), Some(disk)) => {
+                            let started = node.start_draining(disk.device());
+                            Some(started.map_err(|error| format!("drain of {at}: {error}"))?)
+                        }
+                        (node, _) => node.map(Node::start_leaving),
+                    };
                     continue;
                 }
                 self.end_life(at, 0);

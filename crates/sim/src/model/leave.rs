@@ -310,7 +310,7 @@ impl Model for LeavingCluster {
             LeaveAction::Announce(node) => {
                 self.node_mut(node).announced = true;
                 self.locks.close(node);
-                self.step(node, MemberEvent::Leave);
+                self.step(node, MemberEvent::Leave { saved: false });
             }
             LeaveAction::Deliver(from, to) => self.deliver(from, to),
             LeaveAction::NoticeLoss(node, other) => {

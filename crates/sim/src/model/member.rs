@@ -80,6 +80,10 @@ struct Process {
     started: bool,
     running: bool,
     ready: bool,
+    /// It has begun to leave with its memory saved.
+    saved: bool,
+    /// It has left.
+    left: bool,
     /// Nodes that it declared dead, by number and admission.
     buried: Vec<(NodeId, ViewNumber)>,
     /// It has to judge accusations.
@@ -95,9 +99,11 @@ struct Process {
 pub enum LifePlan {
     /// Nothing.
     Ordinary,
+    /// Nothing; when it leaves, its memory is saved.
+    Saves,
     /// It is a new node with state.
     NewState,
-    /// It has the state directory of this process, and starts after the end of that.
+    /// It has the state directory of this process, if there is one, and starts after the end of that.
     ReturnOf(usize),
 }
 
@@ -230,6 +236,8 @@ impl MemberCluster {
             started: number == 0,
             running: number == 0,
             ready: false,
+            saved: false,
+            left: false,
             buried: Vec::new(),
             judges: false,
             unsettled: Vec::new(),
@@ -323,8 +331,8 @@ impl MemberCluster {
         let change = |machine: Membership| {
             let number = machine.incarnation().0 as usize;
             change(match plans[number] {
-                LifePlan::Ordinary => machine,
-                LifePlan::NewState | LifePlan::ReturnOf(_) => machine.with_keeps(Keeps::New),
+                LifePlan::NewState => machine.with_keeps(Keeps::New),
+                LifePlan::Ordinary | LifePlan::Saves | LifePlan::ReturnOf(_) => machine,
             })
         };
         let cluster = Self::reusing(plans.len(), numbers, deaths, leavings, change);
@@ -338,7 +346,7 @@ impl MemberCluster {
     /// Whether the process has the state directory of an earlier one.
     fn returns_as(&self, at: usize, earlier: usize) -> bool {
         match self.plan(at) {
-            LifePlan::Ordinary | LifePlan::NewState => false,
+            LifePlan::Ordinary | LifePlan::Saves | LifePlan::NewState => false,
             LifePlan::ReturnOf(of) => of == earlier || self.returns_as(of, earlier),
         }
     }
@@ -347,12 +355,34 @@ impl MemberCluster {
     fn directory(&self, at: usize) -> Keeps {
         match (self.plan(at), self.processes[at].ready.then(|| self.machine(at).memory())) {
             (LifePlan::Ordinary, _) => Keeps::Nothing,
+            (LifePlan::Saves, _) if !self.processes[at].saved => Keeps::Nothing,
             (_, Some(Some(memory))) => {
                 Keeps::Known { node: memory.node(), generation: memory.generation() }
             }
             // Written when it is ready.
-            (LifePlan::NewState, _) => Keeps::New,
+            (LifePlan::NewState | LifePlan::Saves, _) => Keeps::New,
             (LifePlan::ReturnOf(of), _) => self.directory(of),
+        }
+    }
+
+    /// Whether the memory of a process will return under its number.
+    fn is_kept(&self, at: usize) -> bool {
+        match self.plan(at) {
+            LifePlan::Ordinary => false,
+            LifePlan::Saves => self.processes[at].saved && self.processes[at].left,
+            LifePlan::NewState => true,
+            LifePlan::ReturnOf(of) => self.is_kept(of) || self.plan(of) != LifePlan::Saves,
+        }
+    }
+
+    /// Whether the process has the state directory of one that ended while it left.
+    fn has_unheard_save(&self, at: usize) -> bool {
+        let LifePlan::ReturnOf(of) = self.plan(at) else {
+            return false;
+        };
+        match self.plan(of) {
+            LifePlan::Saves => !self.processes[of].left,
+            _ => self.has_unheard_save(of),
         }
     }
 
@@ -479,7 +509,11 @@ impl MemberCluster {
             MemberEffect::Ready => self.make_ready(at),
             MemberEffect::BecomeCoordinator => self.rendezvous = Some(at),
             MemberEffect::Failed(_) if self.peace => self.broken = Some("a joiner failed in peace"),
-            MemberEffect::Failed(_) | MemberEffect::Closed => self.kill(at),
+            MemberEffect::Failed(_) => self.kill(at),
+            MemberEffect::Closed => {
+                self.processes[at].left = true;
+                self.kill(at);
+            }
         }
     }
 
@@ -595,7 +629,7 @@ impl MemberCluster {
             }
         }
         for other in 0..self.processes.len() {
-            let kept = self.processes[other].ready && self.plan(other) != LifePlan::Ordinary;
+            let kept = self.processes[other].ready && self.is_kept(other);
             let same = self.machine(other).node() == node;
             if other != at && kept && same && !self.returns_as(at, other) {
                 self.broken = Some("the number of a node with state is given to another");
@@ -665,7 +699,8 @@ impl MemberCluster {
             }
             Item::Accepted => self.accepted(from, at),
             Item::Refused(refusal) if kind == LinkKind::Join => {
-                if refusal.code == ErrorCode::StateForeign {
+                // What was saved is refused if its node ended before its coordinator knew of the leave.
+                if refusal.code == ErrorCode::StateForeign && !self.has_unheard_save(at) {
                     self.broken = Some("a node with state cannot return");
                 }
                 self.kill(at);
@@ -762,12 +797,16 @@ impl MemberCluster {
         let mut lives: Vec<_> = running().filter_map(|at| self.life(at)).collect();
         lives.sort_unstable_by_key(|(_, born)| *born);
         let first = running().next()?;
-        let view = self.machine(first).view();
+        let (view, kept) = (self.machine(first).view(), self.machine(first).kept());
+        let kept: Vec<NodeId> = kept.collect();
         for at in running() {
             let machine = self.machine(at);
             let first = self.life(at) == lives.first().copied();
             if machine.view() != view {
                 return Some("views differ");
+            }
+            if !machine.kept().eq(kept.iter().copied()) {
+                return Some("members know other nodes with state");
             }
             if !machine.alive().map(|(node, _)| node).eq(lives.iter().map(|(node, _)| *node)) {
                 return Some("the living are not those who live");
@@ -909,7 +948,8 @@ impl Model for MemberCluster {
                 if process.running {
                     actions.push(MemberAction::Kill(at));
                 }
-                if process.running && process.ready && self.leavings {
+                // One that saves its memory waits for the answers of the others.
+                if process.running && process.ready && self.leavings && !process.saved {
                     actions.push(MemberAction::Leave(at));
                 }
             }
@@ -957,7 +997,9 @@ impl Model for MemberCluster {
             MemberAction::Leave(at) => {
                 self.deaths -= 1;
                 self.peace = false;
-                self.step(at, MemberEvent::Leave);
+                let saved = self.plan(at) == LifePlan::Saves;
+                self.processes[at].saved |= saved;
+                self.step(at, MemberEvent::Leave { saved });
             }
         }
     }

@@ -95,7 +95,10 @@ impl MemoryState {
             }
             // The last of the two: a pass that continues after the end of its process need not repeat them.
             if let Some(identity) = self.contents.identity.clone() {
-                let record = StateRecord::Identity(identity);
+                let record = match self.contents.is_saving {
+                    true => StateRecord::Saving(identity),
+                    false => StateRecord::Identity(identity),
+                };
                 let (tag, payload) = record.encode(&mut self.scratch);
                 let end = self.log.append(tag, payload)?;
                 pass.restated += end - before;

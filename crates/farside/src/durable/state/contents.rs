@@ -30,6 +30,8 @@ pub(super) struct Contents {
     pub(super) allocations: BTreeMap<u64, Allocation>,
     pub(super) directory: Option<(u64, u64)>,
     pub(super) identity: Option<StateIdentity>,
+    /// It is being saved, and is not whole.
+    pub(super) is_saving: bool,
 }
 
 impl Contents {
@@ -42,6 +44,7 @@ impl Contents {
             allocations: BTreeMap::new(),
             directory: None,
             identity: None,
+            is_saving: false,
         }
     }
 
@@ -76,7 +79,7 @@ impl Contents {
     ) -> Result<(), String> {
         let is_partial = origin == RecordOrigin::TrimmedLog;
         match record {
-            StateRecord::Identity(new) => match &self.identity {
+            StateRecord::Identity(new) | StateRecord::Saving(new) => match &self.identity {
                 Some(identity) if identity != new => Err(format!("{new:?} after {identity:?}")),
                 _ => Ok(()),
             },
@@ -152,7 +155,10 @@ impl Contents {
     /// Applies a record that [`check`](Self::check) has allowed.
     pub(super) fn apply(&mut self, record: &StateRecord<'_>) {
         match record {
-            StateRecord::Identity(identity) => self.identity = Some(identity.clone()),
+            StateRecord::Identity(identity) | StateRecord::Saving(identity) => {
+                self.identity = Some(identity.clone());
+                self.is_saving = matches!(record, StateRecord::Saving(_));
+            }
             StateRecord::Directory { offset, lines } => self.directory = Some((*offset, *lines)),
             StateRecord::Fresh { offset, allocation } => {
                 if !canary::mutant!(canary::nodes(), StateFreshNotZeroed) {

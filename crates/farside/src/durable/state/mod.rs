@@ -177,22 +177,53 @@ impl MemoryState {
     /// `StateForeign` for another identity than before; `BadConfiguration` for another memory size than that of the options,
     /// or a name that is not 1 to 64 bytes long; those of [`DurableLog::append`].
     pub fn set_identity(&mut self, identity: StateIdentity) -> Result<u64, Error> {
-        if let Some(known) = &self.contents.identity {
-            if *known == identity {
-                return Ok(self.log.watermarks().appended);
-            }
+        if self.contents.identity.as_ref() == Some(&identity) {
+            return Ok(self.log.watermarks().appended);
+        }
+        self.check_identity(&identity)?;
+        self.log_record(&StateRecord::Identity(identity))
+    }
+
+    fn check_identity(&self, identity: &StateIdentity) -> Result<(), Error> {
+        if let Some(known) = self.contents.identity.as_ref().filter(|known| *known != identity) {
             let text = format!("it is of {known:?}, not {identity:?}");
             return Err(Error::with(ErrorCode::StateForeign, text));
         }
         let name = identity.cluster.len();
-        if identity.memory_bytes != self.memory_bytes || !(1..=CLUSTER_BYTES_MAX).contains(&name) {
-            let text = format!(
-                "{identity:?}: the memory has {} B, and the name of a cluster 1 to {CLUSTER_BYTES_MAX}",
-                self.memory_bytes
-            );
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        if identity.memory_bytes == self.memory_bytes && (1..=CLUSTER_BYTES_MAX).contains(&name) {
+            return Ok(());
         }
-        self.log_record(&StateRecord::Identity(identity))
+        let text = format!(
+            "{identity:?}: the memory has {} B, and the name of a cluster 1 to {CLUSTER_BYTES_MAX}",
+            self.memory_bytes
+        );
+        Err(Error::with(ErrorCode::BadConfiguration, text))
+    }
+
+    /// Begins to save a memory: as [`set_identity`](Self::set_identity), but the state is not whole, and no node starts from
+    /// it, until [`end_saving`](Self::end_saving) is durable. An attempt that was interrupted is continued.
+    ///
+    /// # Errors
+    /// As [`set_identity`](Self::set_identity).
+    pub fn begin_saving(&mut self, identity: StateIdentity) -> Result<(), Error> {
+        self.check_identity(&identity)?;
+        self.log_record(&StateRecord::Saving(identity)).map(drop)
+    }
+
+    /// Declares the state whole: all of the memory is saved. Returns the position that makes it so.
+    ///
+    /// # Errors
+    /// `BadConfiguration` unless a save was begun; those of [`DurableLog::append`].
+    pub fn end_saving(&mut self) -> Result<u64, Error> {
+        match self.contents.identity.clone().filter(|_| self.contents.is_saving) {
+            Some(identity) => self.log_record(&StateRecord::Identity(identity)),
+            None => Err(Error::with(ErrorCode::BadConfiguration, "no save was begun")),
+        }
+    }
+
+    /// Whether a save was begun and did not end.
+    pub const fn is_saving(&self) -> bool {
+        self.contents.is_saving
     }
 
     /// Returns the contents of the memory as they are logged, also what is not durable yet. Bytes that are not of an
@@ -204,6 +235,11 @@ impl MemoryState {
     /// Returns the allocations, with their offsets in ascending order.
     pub fn allocations(&self) -> impl Iterator<Item = (u64, Allocation)> {
         self.contents.allocations.iter().map(|(offset, one)| (*offset, *one))
+    }
+
+    /// Returns the allocations that begin in a range of the memory.
+    pub fn allocations_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, Allocation)> {
+        self.contents.allocations.range(range).map(|(offset, one)| (*offset, *one))
     }
 
     /// Returns the offset and the lines of the directory of named roots.
@@ -318,7 +354,8 @@ impl MemoryState {
 
     /// Appends a record and applies it. Returns its end.
     fn log_record(&mut self, record: &StateRecord<'_>) -> Result<u64, Error> {
-        if self.contents.identity.is_none() && !matches!(record, StateRecord::Identity(_)) {
+        if self.contents.identity.is_none() && !matches!(record, StateRecord::Identity(_) | StateRecord::Saving(_))
+        {
             let text = "the state has no identity: call set_identity first";
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }

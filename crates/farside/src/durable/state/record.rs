@@ -12,6 +12,7 @@
 //! | 39 | restated allocation | bytes | offset | as 34, then its first bytes |
 //! | 40 | restated bytes | 0 | offset | bytes |
 //! | 41 | pass ends | where it began | bytes restated | |
+//! | 42 | identity of a memory that is being saved: 32 follows when all is | as 32 | as 32 | as 32 |
 //!
 //! Numbers are little-endian. Kinds of other programs begin with 1, so their logs are not taken for a state.
 
@@ -32,6 +33,7 @@ const IDENTITY_BYTES: usize = 4;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StateRecord<'a> {
     Identity(StateIdentity),
+    Saving(StateIdentity),
     Directory { offset: u64, lines: u64 },
     Fresh { offset: u64, allocation: Allocation },
     Freed { offset: u64 },
@@ -61,11 +63,12 @@ impl<'a> StateRecord<'a> {
         scratch.clear();
         let tag = |kind, counter, address| RecordTag { kind, counter, address };
         match self {
-            Self::Identity(identity) => {
+            Self::Identity(identity) | Self::Saving(identity) => {
                 scratch.extend_from_slice(&identity.node.to_le_bytes());
                 scratch.extend_from_slice(&identity.generation.to_le_bytes());
                 scratch.extend_from_slice(identity.cluster.as_bytes());
-                (tag(32, VERSION, identity.memory_bytes), scratch)
+                let kind = if matches!(self, Self::Identity(_)) { 32 } else { 42 };
+                (tag(kind, VERSION, identity.memory_bytes), scratch)
             }
             Self::Directory { offset, lines } => (tag(33, *lines, *offset), scratch),
             Self::Fresh { offset, allocation } => {
@@ -95,7 +98,7 @@ impl<'a> StateRecord<'a> {
     pub(super) fn decode(tag: RecordTag, payload: &'a [u8]) -> Result<Self, RecordFault> {
         let RecordTag { kind, counter, address: offset } = tag;
         let decoded = match kind {
-            32 if counter != VERSION => return Err(RecordFault::Version(counter)),
+            32 | 42 if counter != VERSION => return Err(RecordFault::Version(counter)),
             32 => identity(payload, offset).map(Self::Identity),
             33 => Some(Self::Directory { offset, lines: counter }),
             34 => allocation(payload, counter)
@@ -112,6 +115,7 @@ impl<'a> StateRecord<'a> {
             }),
             40 => Some(Self::RestatedBytes { offset, bytes: payload }),
             41 => Some(Self::PassEnd { begin: counter, restated: offset }),
+            42 => identity(payload, offset).map(Self::Saving),
             _ => None,
         };
         let text = || format!("kind {kind} with {} B", payload.len());

@@ -74,7 +74,7 @@ impl Replay {
         let Some(pass) = &mut self.pass else { return };
         let takes = RecordHeader::footprint(payload as u64);
         match record {
-            StateRecord::Identity(_) => pass.has_identity = true,
+            StateRecord::Identity(_) | StateRecord::Saving(_) => pass.has_identity = true,
             // At least a byte, so that a pass that is interrupted again and again continues.
             StateRecord::Restated { offset, bytes, .. } => {
                 pass.cursor = offset + (bytes.len() as u64).max(1);
@@ -111,7 +111,7 @@ impl LogVisitor for Replay {
                 return Ok(());
             }
         };
-        if let StateRecord::Identity(identity) = &record
+        if let StateRecord::Identity(identity) | StateRecord::Saving(identity) = &record
             && identity.memory_bytes != self.memory_bytes
         {
             let text = format!(
@@ -123,7 +123,7 @@ impl LogVisitor for Replay {
         // After damage only the identity is of interest: it says whether the state is of this memory at all.
         if self.damage.is_some() {
             self.contents.identity = match record {
-                StateRecord::Identity(identity) => Some(identity),
+                StateRecord::Identity(identity) | StateRecord::Saving(identity) => Some(identity),
                 _ => self.contents.identity.take(),
             };
             return Ok(());

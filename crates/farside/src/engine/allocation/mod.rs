@@ -511,9 +511,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this home has state, leaves, and no longer waits for its locks: what it would log now might not be answered.
+    /// Whether this home leaves, will return, and no longer waits for its locks: what it would log now might not be answered.
     fn keeps_and_leaves(&self) -> bool {
-        self.is_leaving() && self.keeps_state() && !self.awaits_unlocks()
+        self.is_leaving() && self.will_return() && !self.awaits_unlocks()
     }
 
     /// Announces the free memory of this node, which is ready now, and performs the early requests.
@@ -524,6 +524,26 @@ impl Engine {
         for request in std::mem::take(&mut self.homes.early) {
             self.allocate_for(request);
         }
+    }
+
+    /// The number of segments of this home.
+    pub(crate) fn home_segments(&self) -> usize {
+        self.homes.allocator.segments()
+    }
+
+    /// Returns the blocks of this home that start in a segment; some may be in the course of being allocated or freed.
+    pub(crate) fn blocks_in(&self, segment: usize) -> Vec<(Block, LineSize)> {
+        self.homes.allocator.blocks_in(segment)
+    }
+
+    /// The number of lines of this home that were lost with their owners, and not freed.
+    pub(crate) fn lines_lost(&self) -> u64 {
+        self.coherence.machine().lines_lost() as u64
+    }
+
+    /// Returns the offset and the lines of the directory of named roots.
+    pub(crate) fn directory_of_names(&self) -> Option<(u64, u64)> {
+        self.homes.directory.map(|(address, lines)| (address.offset(), lines))
     }
 
     /// Refuses an address outside the memory that its home lends, or that does not match the request.

@@ -73,6 +73,15 @@ impl CheckedAllocator {
         self.check_free_bytes();
     }
 
+    fn check_blocks(&self) {
+        let segments = 0..self.allocator.segments();
+        let found: Vec<_> = segments.flat_map(|at| self.allocator.blocks_in(at)).collect();
+        let block = |(offset, (lines, size)): (&u64, &(u64, LineSize))| {
+            (Block { offset: *offset, lines: *lines }, *size)
+        };
+        assert!(found.into_iter().eq(self.blocks.iter().map(block)), "seed {}", self.seed);
+    }
+
     fn check_free_bytes(&self) {
         let blocks = self.blocks.values();
         let used: u64 = blocks.map(|(lines, size)| lines * size.bytes() as u64).sum();
@@ -215,6 +224,7 @@ fn agrees_with_a_list_of_blocks() {
                 }
             }
             if random.below(8) == 0 {
+                pair.check_blocks();
                 let from = random.below(home.max(1));
                 let near = pair.blocks.range(from..).next();
                 let (offset, lines, size) = near
@@ -304,6 +314,8 @@ fn the_rest_of_a_large_allocation_serves_small_ones() {
     let mut allocator = Allocator::new(4 * SEGMENT_BYTES);
     let large = allocator.allocate(2 * SEGMENT_BYTES + 512, LINE).unwrap();
     assert_eq!(large.offset, SEGMENT_BYTES);
+    assert_eq!(allocator.blocks_in(1), [(large, LINE)]);
+    assert_eq!(allocator.blocks_in(3), []);
     // The first segment of the home and the rest of the large one are left.
     let mut small = Vec::new();
     while let Ok(block) = allocator.allocate(65_536, LINE) {

@@ -21,7 +21,9 @@
 //! numbers are theirs, so every coordinator keeps such a number for its node: no ordinary node gets it, and a new node
 //! with state only if the last one was never ready. A node that returns gets its number and the generation of its
 //! memory again once every member has settled its removal, unless the cluster has seen a later memory under that
-//! number.
+//! number. A node that leaves with its memory saved is a node with state from its `Leave` on; so the process that is
+//! started from what it has saved returns as it. If that node ends before its coordinator has received the `Leave`, its
+//! memory has ended, at all members, and what it has saved is refused.
 
 use super::{Membership, MembershipStage, refusal};
 use crate::member::canary::mutant;
@@ -137,6 +139,18 @@ impl Membership {
         {
             let ListedMember { node, state, .. } = *listed;
             self.generations.insert(node, LentNumber { node, next: generation.0 + 1, state });
+        }
+    }
+
+    /// Notes whether a member is a node with state: one becomes it when it leaves with its memory saved. What the
+    /// coordinator knows when it removes the member is true for all.
+    pub(super) fn note_state(&mut self, listed: &ListedMember) {
+        let Some(member) = self.roster.find_mut(listed.node) else {
+            return;
+        };
+        if member.state != listed.state && !mutant!(self, SavedMemoryForgotten) {
+            member.state = listed.state;
+            self.note_generation(listed);
         }
     }
 

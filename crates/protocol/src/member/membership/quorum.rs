@@ -53,18 +53,18 @@ const UNREACHED: &str = "a member is out of reach of this joiner";
 const ISOLATED: &str = "most of the cluster is out of reach";
 
 impl Membership {
-    /// The home of the directory of named roots: of the nodes with state the one with the lowest number, a member or
-    /// not; without any, the member that was admitted first among those that lend memory and do not leave.
-    pub fn directory_home(&self) -> Option<NodeId> {
-        let mut kept = self.generations.iter().filter(|(_, lent)| lent.state);
-        if let Some((node, _)) = kept.next() {
-            return Some(*node);
-        }
+    /// The homes of directories of named roots. The first one has new names: of the nodes with state the one with the lowest
+    /// number, a member or not; without any, the member that was admitted first among those that lend memory and do not
+    /// leave. The others have names from before a node with state joined, or a node was drained.
+    pub fn directory_homes(&self) -> Vec<NodeId> {
+        let mut homes: Vec<NodeId> = self.kept().collect();
         let lenders = self
             .roster
             .iter()
             .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
-        lenders.min_by_key(|member| member.born).map(|member| member.node)
+        let earliest = lenders.min_by_key(|member| member.born).map(|member| member.node);
+        homes.extend(earliest.filter(|node| !self.keeps(*node)));
+        homes
     }
 
     pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {

@@ -104,7 +104,8 @@ fn told(effect: &MemberEffect) -> String {
             MemberMessage::Report { number, .. } => format!("to {to}: report {number}"),
             MemberMessage::Settled { number } => format!("to {to}: settled {number}"),
             MemberMessage::Lost { node, .. } => format!("to {to}: lost {node}"),
-            MemberMessage::Leave => format!("to {to}: leave"),
+            MemberMessage::Leave { saved: false } => format!("to {to}: leave"),
+            MemberMessage::Leave { saved: true } => format!("to {to}: leave, saved"),
             MemberMessage::LeaveHeard => format!("to {to}: leave heard"),
             MemberMessage::Left => format!("to {to}: left"),
             MemberMessage::Buried { node, .. } => format!("to {to}: buried {node}"),
@@ -320,7 +321,7 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
     check(&mut machine, asked_for_link(14, peer(9, 14, 99)), &["deny 14 Busy"]);
     let request = RequestId(12);
     check(&mut machine, MemberEvent::RequestLost { request }, &[]);
-    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave", "to 3: leave"]);
+    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave", "to 3: leave"]);
     check(&mut machine, asked_for_link(15, peer(9, 15, 99)), &["deny 15 NodeClosed"]);
     for node in [0, 3] {
         check(&mut machine, heard(node, MemberMessage::LeaveHeard), &[]);
@@ -338,7 +339,7 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
             "closed",
         ],
     );
-    check(&mut machine, MemberEvent::Leave, &[]);
+    check(&mut machine, MemberEvent::Leave { saved: false }, &[]);
     check(&mut machine, link_lost(0), &[]);
     check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["deny 1 NodeClosed"]);
     check(&mut machine, asked_to_join(1, join(1)), &["deny 1 NodeClosed"]);
@@ -439,9 +440,9 @@ fn takeover_question_is_answered_and_voids_the_former_coordinator() {
 #[test]
 fn last_survivor_is_coordinator_at_once() {
     let mut machine = middle();
-    check(&mut machine, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check(&mut machine, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
     check(&mut machine, heard(2, MemberMessage::Left), &["gone 2", "to 0: lost 2"]);
-    check(&mut machine, heard(0, MemberMessage::Leave), &["to 0: leave heard"]);
+    check(&mut machine, heard(0, MemberMessage::Leave { saved: false }), &["to 0: leave heard"]);
     check(&mut machine, link_lost(0), &["gone 0", "coordinator"]);
     assert_eq!(machine.view(), ViewNumber(5));
     assert!(machine.has_left(NodeId(0)) && machine.has_left(NodeId(2)));
@@ -450,7 +451,7 @@ fn last_survivor_is_coordinator_at_once() {
 #[test]
 fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
     let mut machine = middle();
-    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave"]);
     check(&mut machine, heard(2, MemberMessage::LeaveHeard), &[]);
     check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3", "to 2: left", "closed"]);
@@ -460,14 +461,14 @@ fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
 #[test]
 fn leave_given_twice_waits_for_no_answer() {
     let mut machine = middle();
-    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave"]);
-    check(&mut machine, MemberEvent::Leave, &["to 0: left", "to 2: left", "closed"]);
+    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: left", "to 2: left", "closed"]);
 }
 
 #[test]
 fn coordinator_tells_a_leave_from_a_death() {
     let mut first = of_three(0);
-    check(&mut first, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
     check(&mut first, heard(2, MemberMessage::Left), &["gone 2", "to 1: vote 1"]);
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 left"]);
     let mut second = of_three(1);
@@ -477,7 +478,7 @@ fn coordinator_tells_a_leave_from_a_death() {
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
     // A node that ends before all have answered: other members may lack what it sent.
     let mut first = of_three(0);
-    check(&mut first, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
     check(&mut first, link_lost(2), &["gone 2", "to 1: vote 1"]);
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 went"]);
 }
@@ -512,13 +513,13 @@ fn an_expelled_node_stops() {
 fn invalid_member_messages_change_nothing() {
     let machine = middle();
     let number = ViewNumber(3);
-    check_violation(&machine, 9, MemberMessage::Leave, "message from a node that is no member");
-    check_violation(&machine, 1, MemberMessage::Leave, "message from this node");
+    check_violation(&machine, 9, MemberMessage::Leave { saved: false }, "message from a node that is no member");
+    check_violation(&machine, 1, MemberMessage::Leave { saved: false }, "message from this node");
     check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check_violation(&machine, 2, MemberMessage::Left, "left without announcing it");
     let mut leaving = middle();
-    check(&mut leaving, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
-    check_violation(&leaving, 2, MemberMessage::Leave, "leaves twice");
+    check(&mut leaving, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
+    check_violation(&leaving, 2, MemberMessage::Leave { saved: false }, "leaves twice");
     let not_coordinator = "view from a node that is not the coordinator";
     check_violation(&machine, 2, view(4, 3, 3, true), not_coordinator);
     check_violation(&founder_with_peer(), 1, view(3, 3, 3, true), not_coordinator);
@@ -746,7 +747,7 @@ fn earliest_member_coordinates_whatever_its_number() {
     check(&mut machine, link_up(0), &[]);
     check(&mut machine, link_up(3), &["ready"]);
     assert_eq!(machine.coordinator(), Some(NodeId(3)));
-    check(&mut machine, heard(3, MemberMessage::Leave), &["to 3: leave heard"]);
+    check(&mut machine, heard(3, MemberMessage::Leave { saved: false }), &["to 3: leave heard"]);
     check(&mut machine, heard(3, MemberMessage::Left), &["gone 3"]);
     assert_eq!(machine.coordinator(), Some(NodeId(0)));
     // A number that this node has never known may have been used before its admission.

@@ -153,10 +153,34 @@ fn nodes_with_state_return_as_the_same_memory() {
 }
 
 #[test]
+fn nodes_that_leave_with_their_memory_saved_return_as_it() {
+    use LifePlan::{Ordinary, ReturnOf, Saves};
+    let cases: [Returning; 6] = [
+        (&[Ordinary, Saves, ReturnOf(1)], 2, 2, 2, true),
+        (&[Ordinary, Saves, ReturnOf(1)], 1, 2, 2, true),
+        (&[Saves, Ordinary, ReturnOf(0)], 2, 2, 2, true),
+        (&[Ordinary, Saves, Ordinary, ReturnOf(1)], 2, 2, 2, true),
+        (&[Ordinary, Ordinary, Saves, ReturnOf(2)], 3, 3, 2, true),
+        (&[Ordinary, Saves, ReturnOf(1), ReturnOf(2)], 2, 2, 3, true),
+    ];
+    let states = cases.map(returned);
+    assert_eq!(states, [483, 1_838, 369, 3_784, 56_845, 6_444], "{cases:?}");
+}
+
+#[test]
 fn node_with_state_that_died_is_ready_again() {
-    let plans = [LifePlan::Ordinary, LifePlan::NewState, LifePlan::ReturnOf(1)];
-    let mut model = MemberCluster::returning(&plans, 2, 1, false, |machine| machine).settled(2);
-    model.apply(MemberAction::Kill(1));
+    returns_after(LifePlan::NewState, MemberAction::Kill(1));
+}
+
+#[test]
+fn node_that_left_with_its_memory_saved_is_ready_again() {
+    returns_after(LifePlan::Saves, MemberAction::Leave(1));
+}
+
+fn returns_after(plan: LifePlan, end: MemberAction) {
+    let plans = [LifePlan::Ordinary, plan, LifePlan::ReturnOf(1)];
+    let mut model = MemberCluster::returning(&plans, 2, 1, true, |machine| machine).settled(2);
+    model.apply(end);
     loop {
         let mut actions = model.enabled();
         // It joins when everything else has happened: the removal is settled then.
@@ -172,9 +196,23 @@ fn node_with_state_that_died_is_ready_again() {
 #[cfg(canary)]
 #[test]
 fn canary_return_needs_its_rules() {
-    use LifePlan::{NewState, Ordinary, ReturnOf};
+    use LifePlan::{NewState, Ordinary, ReturnOf, Saves};
     use farside_protocol::member::MemberMutant;
-    let cases: [(MemberMutant, &[LifePlan], usize, u16, &str); 2] = [
+    let cases: [(MemberMutant, &[LifePlan], usize, u16, &str); 4] = [
+        (
+            MemberMutant::SavedMemoryForgotten,
+            &[Ordinary, Saves, Ordinary],
+            2,
+            2,
+            "the number of a node with state is given to another",
+        ),
+        (
+            MemberMutant::SavedMemoryUndecided,
+            &[Ordinary, Ordinary, Saves],
+            3,
+            3,
+            "members know other nodes with state",
+        ),
         (
             MemberMutant::StateNumberReused,
             &[Ordinary, NewState, Ordinary],
@@ -192,7 +230,8 @@ fn canary_return_needs_its_rules() {
     ];
     for (mutant, plans, settled, numbers, expected) in cases {
         let change = |machine: Membership| machine.with_mutant(mutant);
-        let model = MemberCluster::returning(plans, numbers, 2, false, change);
+        let leavings = plans.contains(&Saves);
+        let model = MemberCluster::returning(plans, numbers, 2, leavings, change);
         let outcome = Explorer::new().explore(&model.settled(settled));
         let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
         assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
