@@ -1,7 +1,7 @@
 //! Leaving a cluster, as a program does it; the engine's side is [`engine::leave`](crate::engine).
 
-use crate::drain::Saver;
 use crate::node::NodeShared;
+use crate::saver::Saver;
 use crate::{Config, Error, ErrorCode};
 use farside_protocol::member::Leases;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl NodeShared {
         if self.is_closed() {
             return Some(Ok(Departure::default())); // by a clone
         }
-        if let Some(Err(error)) = saver.map(|saver| self.save_if_wanted(saver)) {
+        if let Some(Err(error)) = saver.map(|saver| saver.save_if_wanted(&self.core)) {
             return Some(Err(error));
         }
         let mut engine = self.core.engine();
@@ -85,7 +85,7 @@ impl NodeShared {
         let mut deadline = Instant::now() + unlock_timeout + self.core.leave_timeout;
         loop {
             if let Some(saver) = saver.as_deref_mut()
-                && self.save_if_wanted(saver)?
+                && saver.save_if_wanted(&self.core)?
             {
                 deadline = Instant::now() + self.core.leave_timeout;
             }

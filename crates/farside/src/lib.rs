@@ -56,6 +56,7 @@ mod registered;
 mod resources;
 mod roots;
 pub mod runtime;
+mod saver;
 pub mod security;
 mod session;
 mod setters;
@@ -68,7 +69,7 @@ mod watch;
 mod write_back;
 
 pub use config::{AllocationHint, AllocationSpec, Config, Durability};
-pub use drain::{DrainTarget, Drained};
+pub use drain::DrainTarget;
 pub use error::Error;
 pub use farside_base::{
     Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,
@@ -81,6 +82,7 @@ pub use members::{MemberChange, MemberChanges};
 pub use node::{Joining, Member, Node, REQUIREMENTS};
 pub use occupancy::{Occupancy, occupancy};
 pub use roots::{ROOT_NAME_MAX, Root};
+pub use saver::Drained;
 pub use session::{Session, Timed};
 pub use stats::Stats;
 pub use typed::{GlobalSlice, Pod};

@@ -3,7 +3,6 @@
 use crate::clock::Clock;
 use crate::commits::Committer;
 use crate::durable::{LogDevice, LostCopies};
-use crate::drain::Saver;
 use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
     member_name, rendezvous_name,
@@ -12,9 +11,10 @@ use crate::hit::{Lines, SEGMENT};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::operation::SessionSlots;
 use crate::progress::Progress;
+use crate::saver::Saver;
 use crate::session::{CALL_SLOTS, Session, prefetch_slots};
 use crate::state::NodeState;
-use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
+use crate::wait::{AWAKE, Core, Drive, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
 use farside_base::{AtomicScope, Generation, Incarnation, MemoryId, Requirements, ViewNumber};
@@ -78,15 +78,6 @@ pub const REQUIREMENTS: Requirements = Requirements {
     send_bytes: MESSAGE_BYTES,
     ..Requirements::NOTHING
 };
-
-/// The driver of a node's engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Drive {
-    /// The node's own thread, and waiting program threads.
-    Threads,
-    /// The caller, by [`Node::progress`]; nothing in the node ever blocks.
-    Caller,
-}
 
 /// The parts of a node before it is in a cluster.
 struct NodeSetup {

@@ -270,8 +270,8 @@ impl Session {
         let deadline = session.deadline();
         let mut guard = session.lock_write(directory, 8)?;
         let mut locked = guard.until(deadline);
-        let changed = change(&mut locked)
-            .and_then(|result| locked.fetch_add(directory, 1).map(|_| result));
+        let changed =
+            change(&mut locked).and_then(|result| locked.fetch_add(directory, 1).map(|_| result));
         drop(locked);
         // A lock that is not released in time would be held for ever.
         guard.deadline = Some(Deadline::Never);

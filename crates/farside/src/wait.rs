@@ -26,7 +26,6 @@ use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::mutex::locked;
-use crate::node::Drive;
 use crate::operation::{OperationSlot, SessionSlots};
 use crate::progress::Progress;
 use farside_base::waiting::{
@@ -43,6 +42,15 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+
+/// The driver of a node's engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Drive {
+    /// The node's own thread, and waiting program threads.
+    Threads,
+    /// The caller, by [`Node::progress`]; nothing in the node ever blocks.
+    Caller,
+}
 
 /// State that the threads of a node share.
 pub(crate) struct Core {

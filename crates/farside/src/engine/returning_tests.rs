@@ -1,7 +1,7 @@
 //! A node with state that ends or leaves and returns, with driven nodes.
 
 use crate::engine::Keeps;
-use crate::node::Drive;
+use crate::wait::Drive;
 use crate::{AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress};
 use crate::{Joining, Node};
 use farside_base::{Generation, NodeId};

@@ -33,7 +33,7 @@ fn drained_node_returns_with_its_memory() {
     founder.wait_for_members(1, WATCHDOG).unwrap();
     let timed_out = session.with_timeout(Duration::from_millis(1)).read_u64(words).unwrap_err();
     assert_eq!(timed_out.code, ErrorCode::TimedOut, "calls wait for its return");
-    // Nobody gets its number meanwhile.
+    // No other node gets its number meanwhile.
     let other = Node::join(&config("drained", None)).unwrap();
     assert_ne!(other.id(), id);
 

@@ -167,20 +167,9 @@ impl NodeEvent<'_> {
             Self::CopyLost { reason } => format!(
                 "continues without a copy of its state: {reason}; start it again with a new copy in its place"
             ),
-            Self::Draining { place } => format!("saves its memory to {place}"),
-            Self::Drained { place, memory_bytes, lines_lost, paused_ms } => {
-                let lost = match lines_lost {
-                    0 => String::new(),
-                    lost => format!(", with {lost} lines that their owners had taken with them"),
-                };
-                format!(
-                    "its memory is in {place}: {}{lost}; it could not be written for {paused_ms} ms",
-                    bytes(*memory_bytes)
-                )
+            Self::Draining { .. } | Self::Drained { .. } | Self::NotDrained { .. } => {
+                self.drain_text()
             }
-            Self::NotDrained { reason } => format!(
-                "its memory could not be saved, so it has not left: {reason}; asked again, it leaves without"
-            ),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
@@ -199,6 +188,26 @@ impl NodeEvent<'_> {
                 )
             }
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
+        }
+    }
+    /// The text of the events of a drain.
+    fn drain_text(&self) -> String {
+        match self {
+            Self::Draining { place } => format!("saves its memory to {place}"),
+            Self::Drained { place, memory_bytes, lines_lost, paused_ms } => {
+                let lost = match lines_lost {
+                    0 => String::new(),
+                    lost => format!(", with {lost} lines that their owners had taken with them"),
+                };
+                format!(
+                    "its memory is in {place}: {}{lost}; it could not be written for {paused_ms} ms",
+                    bytes(*memory_bytes)
+                )
+            }
+            Self::NotDrained { reason } => format!(
+                "its memory could not be saved, so it has not left: {reason}; asked again, it leaves without"
+            ),
+            _ => String::new(),
         }
     }
 }

@@ -325,7 +325,16 @@ impl StateCluster {
         for place in places.iter_mut().filter(|place| gently && place.disk.is_some()) {
             place.is_volatile = random.chance(500);
         }
-        Self { net, gently, is_void: false, places, random, config, shared, summary: StateSummary::default() }
+        Self {
+            net,
+            gently,
+            is_void: false,
+            places,
+            random,
+            config,
+            shared,
+            summary: StateSummary::default(),
+        }
     }
 
     fn process(&self, place: usize) -> String {

@@ -4,6 +4,10 @@
 //! Node numbers are reused if there are fewer than processes. A process settles each removal that it learns of at any
 //! later time; `burial.rs` models how.
 
+mod parts;
+
+pub use parts::{LifePlan, LinkKind, MemberAction};
+
 use crate::explorer::{CopyOnWrite, Model, Violation};
 use farside_base::{
     Access, ErrorCode, Incarnation, MemberRegions, MemoryId, NodeId, RegionId, RegionToken,
@@ -12,8 +16,8 @@ use farside_base::{
 use farside_protocol::member::{
     Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Keeps, Leases, MemberEffect,
     MemberEvent, MemberMessage, MemberRole, Membership, PROTOCOL_VERSION, PeerRequest, RequestId,
-    Welcome,
 };
+use parts::{Item, MemberEnd, MemberLink};
 use std::collections::VecDeque;
 
 /// The role of a process; `programs` and `witnesses` are bits.
@@ -30,47 +34,6 @@ const LIMITS: u64 = 7;
 
 /// The request of a `PeerRequest` is its process plus this; of a `Join`, its process.
 const PEER_REQUEST: u64 = 100;
-
-/// The purpose of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum LinkKind {
-    /// To the rendezvous name.
-    Join,
-    /// Between members.
-    Peer,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Item {
-    Join,
-    Welcome(Welcome),
-    Peer(Box<PeerRequest>),
-    Accepted,
-    Refused(JoinRefusal),
-    Message(MemberMessage),
-    Lost,
-    /// The network between the two is partitioned, and the lease has expired.
-    OutOfReach,
-}
-
-/// One process's end of a possible link.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-enum MemberEnd {
-    #[default]
-    Closed,
-    /// Requested by this end, and not answered yet.
-    Asking,
-    /// Requested by the other end, and not answered yet.
-    Asked,
-    Up,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct MemberLink {
-    end: MemberEnd,
-    /// Messages in flight to this process.
-    arriving: VecDeque<Item>,
-}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
@@ -92,19 +55,6 @@ struct Process {
     unsettled: Vec<(NodeId, ViewNumber)>,
     /// Its links, by other process and purpose.
     links: Vec<[CopyOnWrite<MemberLink>; 2]>,
-}
-
-/// What a process keeps of earlier lives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum LifePlan {
-    /// Nothing.
-    Ordinary,
-    /// Nothing; when it leaves, its memory is saved.
-    Saves,
-    /// It is a new node with state.
-    NewState,
-    /// It has the state directory of this process, if there is one, and starts after the end of that.
-    ReturnOf(usize),
 }
 
 /// The processes and the messages in flight between them.
@@ -140,50 +90,6 @@ pub struct MemberCluster {
     /// Memories of nodes that have been ready.
     memories: Vec<MemoryId>,
     broken: Option<&'static str>,
-}
-
-/// A step of the model; numbers are processes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MemberAction {
-    /// The next process asks to join.
-    Join(usize),
-    /// The oldest message of this link arrives.
-    Deliver {
-        /// The sender.
-        from: usize,
-        /// The receiver.
-        to: usize,
-        /// The purpose of the link.
-        kind: LinkKind,
-    },
-    /// The last messages of a dead sender on this link are lost.
-    Cut {
-        /// The sender.
-        from: usize,
-        /// The receiver.
-        to: usize,
-        /// The purpose of the link.
-        kind: LinkKind,
-    },
-    /// The process dies.
-    Kill(usize),
-    /// The process leaves.
-    Leave(usize),
-    /// The network partitions the two.
-    Part(usize, usize),
-    /// The network partitions the process from all others that run.
-    Isolate(usize),
-    /// A process that does not reach a dead one learns of the death from a further member, which is not modelled.
-    Learn {
-        /// The dead process.
-        of: usize,
-        /// The process that learns of it.
-        at: usize,
-    },
-    /// The process judges the accusations that it has received.
-    Judge(usize),
-    /// The process settles the oldest removal that it has not settled.
-    Settle(usize),
 }
 
 impl MemberCluster {
@@ -384,6 +290,11 @@ impl MemberCluster {
             LifePlan::Saves => !self.processes[of].left,
             _ => self.has_unheard_save(of),
         }
+    }
+
+    /// Whether a process may start: no process uses its state directory.
+    fn may_start(&self, at: usize) -> bool {
+        (0..at).all(|other| !self.returns_as(at, other) || !self.processes[other].running)
     }
 
     /// As `new`, with the first `processes` processes joined, in one order, and nothing in flight: the other orders are
@@ -869,11 +780,6 @@ impl MemberCluster {
             _ => 0,
         };
         (lost.count() > lost_max).then_some("memory is lost without need")
-    }
-
-    /// Whether a process may start: no process uses its state directory.
-    fn may_start(&self, at: usize) -> bool {
-        (0..at).all(|other| !self.returns_as(at, other) || !self.processes[other].running)
     }
 
     /// Whether a process may learn from others of the death of a process that it does not reach. No member notifies

@@ -354,7 +354,8 @@ impl MemoryState {
 
     /// Appends a record and applies it. Returns its end.
     fn log_record(&mut self, record: &StateRecord<'_>) -> Result<u64, Error> {
-        if self.contents.identity.is_none() && !matches!(record, StateRecord::Identity(_) | StateRecord::Saving(_))
+        if self.contents.identity.is_none()
+            && !matches!(record, StateRecord::Identity(_) | StateRecord::Saving(_))
         {
             let text = "the state has no identity: call set_identity first";
             return Err(Error::with(ErrorCode::BadConfiguration, text));

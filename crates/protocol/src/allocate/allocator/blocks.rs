@@ -47,8 +47,9 @@ impl Allocator {
         let rest = match self.segments.get(first + covered) {
             Some(next) if next.state == ChunkState::Serves(size) => {
                 let (from, last) = self.range(first + covered, size);
-                let is_rest =
-                    |line: &usize| bits::get(next.used_map(), *line) && !bits::get(next.starts(), *line);
+                let is_rest = |line: &usize| {
+                    bits::get(next.used_map(), *line) && !bits::get(next.starts(), *line)
+                };
                 (from..last).take_while(is_rest).count()
             }
             Some(_) | None => 0,

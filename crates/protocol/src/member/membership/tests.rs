@@ -321,7 +321,11 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
     check(&mut machine, asked_for_link(14, peer(9, 14, 99)), &["deny 14 Busy"]);
     let request = RequestId(12);
     check(&mut machine, MemberEvent::RequestLost { request }, &[]);
-    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave", "to 3: leave"]);
+    check(
+        &mut machine,
+        MemberEvent::Leave { saved: false },
+        &["to 0: leave", "to 2: leave", "to 3: leave"],
+    );
     check(&mut machine, asked_for_link(15, peer(9, 15, 99)), &["deny 15 NodeClosed"]);
     for node in [0, 3] {
         check(&mut machine, heard(node, MemberMessage::LeaveHeard), &[]);
@@ -462,7 +466,11 @@ fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
 fn leave_given_twice_waits_for_no_answer() {
     let mut machine = middle();
     check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave"]);
-    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: left", "to 2: left", "closed"]);
+    check(
+        &mut machine,
+        MemberEvent::Leave { saved: false },
+        &["to 0: left", "to 2: left", "closed"],
+    );
 }
 
 #[test]
@@ -513,7 +521,12 @@ fn an_expelled_node_stops() {
 fn invalid_member_messages_change_nothing() {
     let machine = middle();
     let number = ViewNumber(3);
-    check_violation(&machine, 9, MemberMessage::Leave { saved: false }, "message from a node that is no member");
+    check_violation(
+        &machine,
+        9,
+        MemberMessage::Leave { saved: false },
+        "message from a node that is no member",
+    );
     check_violation(&machine, 1, MemberMessage::Leave { saved: false }, "message from this node");
     check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check_violation(&machine, 2, MemberMessage::Left, "left without announcing it");
