@@ -123,9 +123,10 @@ fn process_drained_node_returns_from_its_folder() {
     let config = Config::new(cluster.clone()).memory_bytes(0).cache_bytes(1 << 20);
     let client = Node::join_on(&config, tcp(std::slice::from_ref(&address))).unwrap();
     let mut session = client.session().unwrap();
-    let word = session.alloc_on(8, NodeId(number)).unwrap();
+    let node = |number: u64| NodeId(number.try_into().unwrap());
+    let word = session.alloc_on(8, node(number)).unwrap();
     session.write_u64(word, 7).unwrap();
-    let other = session.alloc_on(8, NodeId(stuck_number)).unwrap();
+    let other = session.alloc_on(8, node(stuck_number)).unwrap();
 
     stuck.signal(Signal::TERM);
     assert!(stuck.event("not_drained")["reason"].as_str().is_some_and(|why| !why.is_empty()));
@@ -144,7 +145,9 @@ fn process_drained_node_returns_from_its_folder() {
     assert_eq!(home.started().0, number);
     assert_eq!(session.read_u64(word).unwrap(), 7);
     let both = [&["node"], &join[..], &["--state", &saved, "--drain-to", &saved]].concat();
-    assert!(failure(2, &both).contains("--drain-to"));
+    assert_eq!(output(&[], &both).status.code(), Some(2));
+    let again = [&["node"], &join[..], &["--drain-to", &saved]].concat();
+    assert!(failure(2, &again).contains("is not empty"));
 }
 
 /// TCP as of another process, which finds a cluster at these hosts.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The next signal counts as the first one.
+static RESUMED: AtomicBool = AtomicBool::new(false);
 /// Whether a signal has requested the end of the process.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
@@ -35,6 +37,9 @@ pub fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> 
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
+            if RESUMED.swap(false, Ordering::AcqRel) {
+                first = None;
+            }
             STOPPING.store(true, Ordering::Release);
             match first {
                 None if notify_all() => first = Some(Instant::now()),
@@ -44,6 +49,12 @@ pub fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> 
         }
     });
     Ok(())
+}
+
+/// Continues after a signal that the process could not follow: the next one is reported as the first was.
+pub fn resume() {
+    STOPPING.store(false, Ordering::Release);
+    RESUMED.store(true, Ordering::Release);
 }
 
 /// Reports a signal to all; returns whether the latest listens.

@@ -47,7 +47,10 @@ impl Node {
     /// unlocked first, or ends after half of [`Config::leave_timeout_ns`](crate::Config::leave_timeout_ns). Calls of other
     /// nodes for this memory wait for its return as for a node with state; reads are served up to the end.
     ///
-    /// *Blocks* for a copy of the memory while the node works, then for what has changed since, and for reading all back.
+    /// The node has left then; drop it before this process starts one in its place.
+    ///
+    /// *Blocks* for a copy of the memory while the node works, then, while the memory cannot be written, for a second copy of what has changed since, and for
+    /// reading all back: set [`Config::return_timeout_ns`](crate::Config::return_timeout_ns) of the other nodes for that.
     /// *Cost*: as much memory as is lent, for as long as it takes.
     ///
     /// # Errors
@@ -70,6 +73,7 @@ impl Node {
     /// drop(session);
     /// let drained = node.drain(&DrainTarget::Folder(folder.clone()))?;
     /// assert_eq!((drained.memory_bytes, drained.lines_lost), (512, 0));
+    /// drop(node);
     ///
     /// // Here the cluster ended with its only node; otherwise the others have waited.
     /// let node = Node::create(&config.state(Some(folder.clone())))?;
@@ -120,8 +124,12 @@ impl NodeShared {
     /// Steps 2 to 5.
     fn drain(&self, saver: &mut Saver) -> Result<Drained, Error> {
         let unlock_timeout = self.core.leave_timeout / 2;
-        self.core.with_engine(|engine| engine.begin_leave(unlock_timeout, true));
+        let elsewise =
+            || Error::with(ErrorCode::NodeClosed, "this node leaves already, without this drain");
+        if !self.core.with_engine(|engine| engine.begin_leave(unlock_timeout, true)) {
+            return Err(elsewise());
+        }
         self.wait_until_left(unlock_timeout, Some(saver))?;
-        Ok(saver.drained())
+        saver.drained().ok_or_else(elsewise)
     }
 }

@@ -46,19 +46,27 @@ impl Leaving {
     /// Continues the leave without waiting; `None` while other nodes have to act first.
     ///
     /// # Errors
-    /// As [`Node::leave`](crate::Node::leave): the node has left then, too; and as [`Node::drain`](crate::Node::drain).
+    /// As [`Node::leave`](crate::Node::leave): the node has left then, too. Those of the place of a drain: the node is still a
+    /// member, and further polls have it leave without its memory saved.
     pub fn poll(&mut self) -> Option<Result<Departure, Error>> {
-        self.shared.poll_leave(self.saver.as_mut())
+        if let Some(Err(error)) =
+            self.saver.as_mut().map(|saver| saver.save_if_wanted(&self.shared.core))
+        {
+            self.saver = None;
+            return Some(Err(error));
+        }
+        if self.saver.is_none() {
+            // If saving has failed, the leave continues without.
+            self.shared.core.engine().begin_leave(Duration::ZERO, false);
+        }
+        self.shared.poll_leave()
     }
 }
 
 impl NodeShared {
-    fn poll_leave(&self, saver: Option<&mut Saver>) -> Option<Result<Departure, Error>> {
+    fn poll_leave(&self) -> Option<Result<Departure, Error>> {
         if self.is_closed() {
             return Some(Ok(Departure::default())); // by a clone
-        }
-        if let Some(Err(error)) = saver.map(|saver| saver.save_if_wanted(&self.core)) {
-            return Some(Err(error));
         }
         let mut engine = self.core.engine();
         engine.poll();
@@ -74,7 +82,7 @@ impl NodeShared {
     }
 
     /// Blocks until the leave has ended; closes this node after `unlock_timeout`, if its memory returns, and
-    /// [`leave_timeout`], besides the time in which the memory is saved.
+    /// [`leave_timeout`], besides the time in which the memory is saved. If it is not saved by then, the node stays a member.
     pub(crate) fn wait_until_left(
         &self,
         unlock_timeout: Duration,
@@ -84,15 +92,22 @@ impl NodeShared {
         let unlock_timeout = if returns { unlock_timeout } else { Duration::ZERO };
         let mut deadline = Instant::now() + unlock_timeout + self.core.leave_timeout;
         loop {
-            if let Some(saver) = saver.as_deref_mut()
-                && saver.save_if_wanted(&self.core)?
-            {
-                deadline = Instant::now() + self.core.leave_timeout;
+            if let Some(saver) = saver.as_deref_mut() {
+                if saver.save_if_wanted(&self.core)? {
+                    deadline = Instant::now() + self.core.leave_timeout;
+                }
+            } else if self.core.engine().awaits_saving() {
+                deadline = Instant::now() + self.core.leave_timeout; // a clone drains this node
             }
-            if let Some(done) = self.poll_leave(None) {
+            if let Some(done) = self.poll_leave() {
                 return done;
             }
             if Instant::now() > deadline {
+                if saver.is_some() && self.core.engine().awaits_saving() {
+                    self.core.with_engine(|engine| engine.end_saving(false));
+                    let text = self.core.engine().describe();
+                    return Err(Error::with(ErrorCode::TimedOut, text));
+                }
                 let text = self.core.engine().describe();
                 self.close();
                 return Err(Error::with(ErrorCode::TimedOut, text));

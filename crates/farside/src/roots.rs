@@ -2,8 +2,7 @@
 //!
 //! The names are in a directory in global memory, in pages of [`DIRECTORY_BYTES`]. Its home is the node with
 //! state that has the lowest number, or else the member that was admitted first among those that lend memory;
-//! it creates the first page when it is asked for it. A name that is not there may be in the directory of another node
-//! with state, or of that member: one that was the home when the name was published. Each entry is within one line, so that it is read and
+//! it creates the first page when it is asked for it. Each entry is within one line, so that it is read and
 //! written atomically; entries are changed under the lock of the first page's header.
 //!
 //! *Lifetime*: names in memory of a node with state are kept with it; others are lost with the member that is the
@@ -102,9 +101,8 @@ struct RootSearch {
 impl Session {
     /// Returns the root of this name; waits until a session of any node has created it.
     ///
-    /// *Guarantees*: everything that the creator wrote before it published the root is visible. Roots in memory of a
-    /// node with state are kept with it; without one they live as long as the member that was admitted first of those that
-    /// lend memory.
+    /// *Guarantees*: everything that the creator wrote before it published the root is visible. Roots live
+    /// as long as the member that was admitted first of those that lend memory: with it the names are gone.
     /// *Blocks* until the root exists; bound it by [`with_timeout`](Self::with_timeout). *Cost*: reads of
     /// the directory, which stay cached until it changes.
     ///
@@ -148,10 +146,7 @@ impl Session {
         check(name)?;
         let mut session = self.timed();
         let (_, directory) = session.directory()?;
-        match session.find(directory, name)?.root {
-            Some((_, root)) => Ok(Some(root)),
-            None => Ok(session.find_elsewhere(name)?.map(|(_, root)| root)),
-        }
+        Ok(session.find(directory, name)?.root.map(|(_, root)| root))
     }
 
     /// Returns the root of this name, or allocates zeroed memory for it and creates it.
@@ -211,14 +206,10 @@ impl Session {
     ) -> Result<(), Error> {
         check(name)?;
         let root = Root { address, bytes, is_new: false };
-        let mut session = self.timed();
-        let (_, directory) = session.directory()?;
-        let is_elsewhere = session.find_elsewhere(name)?.is_some();
-        drop(session);
-        self.change_directory(directory, |session| {
+        self.change_directory(|session, directory| {
             loop {
                 let found = session.find(directory, name)?;
-                if found.root.is_some() || is_elsewhere {
+                if found.root.is_some() {
                     let detail = format!("the name is {name:?}");
                     return Err(Error::with(ErrorCode::RootExists, detail));
                 }
@@ -241,37 +232,27 @@ impl Session {
     /// As [`publish_root`](Self::publish_root).
     pub fn remove_root(&mut self, name: &str) -> Result<Option<Root>, Error> {
         check(name)?;
-        let mut session = self.timed();
-        let (_, first) = session.directory()?;
-        let elsewhere = session.find_elsewhere(name)?.map(|(directory, _)| directory);
-        drop(session);
-        for directory in [Some(first), elsewhere].into_iter().flatten() {
-            let removed = self.change_directory(directory, |session| {
-                let Some((at, root)) = session.find(directory, name)?.root else {
-                    return Ok(None);
-                };
-                session.write_value(at, &RootEntry::UNUSED)?;
-                Ok(Some(root))
-            })?;
-            if removed.is_some() {
-                return Ok(removed);
-            }
-        }
-        Ok(None)
+        self.change_directory(|session, directory| {
+            let Some((at, root)) = session.find(directory, name)?.root else {
+                return Ok(None);
+            };
+            session.write_value(at, &RootEntry::UNUSED)?;
+            Ok(Some(root))
+        })
     }
 
-    /// Runs `change` under the lock of a directory, and counts a change if it succeeds.
+    /// Runs `change` under the lock of the directory, and counts a change if it succeeds.
     fn change_directory<R>(
         &mut self,
-        directory: GlobalAddress,
-        change: impl FnOnce(&mut Timed<'_>) -> Result<R, Error>,
+        change: impl FnOnce(&mut Timed<'_>, GlobalAddress) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let mut session = self.timed();
         let deadline = session.deadline();
+        let (_, directory) = session.directory()?;
         let mut guard = session.lock_write(directory, 8)?;
         let mut locked = guard.until(deadline);
-        let changed =
-            change(&mut locked).and_then(|result| locked.fetch_add(directory, 1).map(|_| result));
+        let changed = change(&mut locked, directory)
+            .and_then(|result| locked.fetch_add(directory, 1).map(|_| result));
         drop(locked);
         // A lock that is not released in time would be held for ever.
         guard.deadline = Some(Deadline::Never);
@@ -295,9 +276,6 @@ impl Timed<'_> {
             if let Some((_, root)) = self.find(directory, name)?.root {
                 return Ok(root);
             }
-            if let Some((_, root)) = self.find_elsewhere(name)? {
-                return Ok(root);
-            }
             let (check, deadline) = (Some(Instant::now() + HOLDER_INTERVAL), self.deadline());
             let until = check.min(deadline.or(check));
             self.wait_word(directory, until, |now| now != version)?;
@@ -310,7 +288,7 @@ impl Timed<'_> {
 
     /// The home and the first page of the directory.
     fn directory(&mut self) -> Result<(NodeId, GlobalAddress), Error> {
-        let holder = self.core.engine().membership().directory_homes().first().copied();
+        let holder = self.core.engine().membership().directory_home();
         let none =
             || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
         let holder = holder.ok_or_else(none)?;
@@ -320,43 +298,18 @@ impl Timed<'_> {
         {
             return Ok((holder, directory));
         }
-        let directory = self.directory_at(holder)?;
-        self.directory = Some((holder, directory));
-        Ok((holder, directory))
-    }
-
-    /// The first page of the directory of a home, which creates it if need be.
-    fn directory_at(&mut self, home: NodeId) -> Result<GlobalAddress, Error> {
-        let address = GlobalAddress::new(home, DIRECTORY_LINE_SIZE, 0)
+        let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
             .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
         let session: &mut Session = self;
         let blocking = session.blocking();
         let mut call = session.enter();
-        let directory = OperationKind::Directory { node: home };
+        let directory = OperationKind::Directory { node: holder };
         let bits = blocking.run(call.call(directory, LinePiece::empty(address), &[]))?;
-        GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))
-    }
-
-    /// Searches the directories of other homes: names from before a node with state joined, or a node was drained. Returns the
-    /// directory with the root. Homes that are away are left out.
-    fn find_elsewhere(&mut self, name: &str) -> Result<Option<(GlobalAddress, Root)>, Error> {
-        let homes: Vec<NodeId> = {
-            let engine = self.core.engine();
-            let homes = engine.membership().directory_homes();
-            let others = homes.into_iter().skip(1);
-            others.filter(|home| engine.refusal_of(*home).is_none()).collect()
-        };
-        for home in homes {
-            let found = self.directory_at(home).and_then(|directory| {
-                Ok(self.find(directory, name)?.root.map(|(_, root)| (directory, root)))
-            });
-            match found {
-                Ok(None) => {}
-                Err(error) if is_of_home(error.code) => {}
-                found => return found,
-            }
-        }
-        Ok(None)
+        drop(call);
+        let directory =
+            GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
+        self.directory = Some((holder, directory));
+        Ok((holder, directory))
     }
 
     fn find(&mut self, directory: GlobalAddress, name: &str) -> Result<RootSearch, Error> {
@@ -409,14 +362,6 @@ impl Timed<'_> {
             is_unused
         })
     }
-}
-
-/// Whether a call has failed for a home that has ended, is away, or has no room for a directory.
-const fn is_of_home(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::HomeAway | ErrorCode::NodeLost | ErrorCode::NodeLeft | ErrorCode::OutOfMemory
-    )
 }
 
 fn part(page: GlobalAddress, offset: u64) -> Result<GlobalAddress, Error> {

@@ -40,6 +40,8 @@ pub(crate) struct Saver {
     saved_bytes: u64,
     lines_lost: u64,
     paused_since: Option<Instant>,
+    /// All is saved.
+    is_done: bool,
 }
 
 impl fmt::Debug for Saver {
@@ -68,6 +70,7 @@ impl Saver {
             saved_bytes: 0,
             lines_lost: 0,
             paused_since: None,
+            is_done: false,
         };
         let identity = saver.identity.clone();
         saver.state()?.begin_saving(identity)?;
@@ -82,9 +85,13 @@ impl Saver {
     pub(crate) fn copy(&mut self, core: &Core, is_last: bool) -> Result<(), Error> {
         self.saved_bytes = 0;
         let segments = core.engine().home_segments();
-        for segment in 0..segments {
+        let present = |memory, segment| {
             let blocks = core.engine().blocks_in(segment);
-            let present = allocations(&core.lines, self.memory, &blocks);
+            allocations(&core.lines, memory, &blocks)
+        };
+        // All of them first: a large one may be in the place of some in several segments.
+        for segment in 0..segments {
+            let present = present(self.memory, segment);
             let start = segment as u64 * SEGMENT_BYTES;
             let known: Vec<(u64, Allocation)> =
                 self.state()?.allocations_in(start..start + SEGMENT_BYTES).collect();
@@ -93,7 +100,9 @@ impl Saver {
                     self.state()?.freed(offset)?;
                 }
             }
-            for (offset, allocation) in present {
+        }
+        for segment in 0..segments {
+            for (offset, allocation) in present(self.memory, segment) {
                 match self.copy_allocation(&core.lines, offset, allocation) {
                     // Freed meanwhile, and its bytes allocated otherwise: the last copy has what there is then.
                     Err(error) if error.code == ErrorCode::OutOfBounds && !is_last => {}
@@ -135,29 +144,34 @@ impl Saver {
         };
         self.lines_lost = lines_lost;
         let mut state = self.state.take().ok_or_else(|| Error::new(ErrorCode::NodeClosed))?;
-        if let Some((offset, lines)) = directory {
-            state.set_directory(offset, lines)?;
+        let (offset, lines) = directory.unwrap_or_default();
+        state.set_directory(offset, lines)?;
+        if let Some(reopen) = &self.reopen {
+            state.close(COMMIT_TIMEOUT)?;
+            drop(state);
+            state = reopen()?;
+            self.compare(core, &state, directory)?;
         }
         state.end_saving()?;
         state.close(COMMIT_TIMEOUT)?;
-        drop(state);
-        match &self.reopen {
-            Some(reopen) => {
-                let state = reopen()?;
-                self.compare(core, &state)
-            }
-            None => Ok(()),
-        }
+        self.is_done = true;
+        Ok(())
     }
 
     /// Compares the memory with a state that was read back.
-    fn compare(&mut self, core: &Core, state: &MemoryState) -> Result<(), Error> {
+    fn compare(
+        &mut self,
+        core: &Core,
+        state: &MemoryState,
+        directory: Option<(u64, u64)>,
+    ) -> Result<(), Error> {
         let different = |what: String| {
             let text = format!("what was read back differs from the memory: {what}");
             Error::with(ErrorCode::LogDamaged, text)
         };
-        if state.is_saving() || state.identity() != Some(&self.identity) {
-            return Err(different(format!("{:?}", state.identity())));
+        let whose = (state.is_saving(), state.identity(), state.directory());
+        if whose != (true, Some(&self.identity), directory) {
+            return Err(different(format!("{whose:?}")));
         }
         let mut chunk = std::mem::take(&mut self.chunk);
         let mut count = 0;
@@ -185,13 +199,13 @@ impl Saver {
         }
     }
 
-    /// What was saved.
-    pub(crate) fn drained(&self) -> Drained {
-        Drained {
+    /// What was saved; `None` if the leave has not come to it.
+    pub(crate) fn drained(&self) -> Option<Drained> {
+        self.is_done.then(|| Drained {
             memory_bytes: self.saved_bytes,
             lines_lost: self.lines_lost,
             paused: self.paused_since.map(|since| since.elapsed()).unwrap_or_default(),
-        }
+        })
     }
 
     /// Saves the memory if the leave has come to it; returns whether it did.

@@ -68,7 +68,8 @@ impl NodeState {
             return Err(Error::with(ErrorCode::StateForeign, NOT_WHOLE));
         }
         let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
-        Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation }) })
+        let names = memory.directory().is_some();
+        Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation, names }) })
     }
 
     /// The driver of the state's log, for the engine of a node that has its number.

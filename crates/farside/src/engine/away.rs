@@ -36,7 +36,7 @@ impl Away {
         self.leaving.contains(home)
     }
 
-    /// A home has been linked.
+    /// A home has been linked, or has ended.
     pub(super) fn returns(&mut self, home: NodeId) {
         self.leaving.remove(home);
     }

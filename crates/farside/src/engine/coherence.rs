@@ -51,8 +51,9 @@ impl CoherenceDriver {
     }
 
     /// Grants no own line for writing any more.
-    pub(super) const fn stop_granting(&mut self) {
-        self.machine.stop_granting();
+    /// Returns whether it did before.
+    pub(super) const fn stop_granting(&mut self) -> bool {
+        self.machine.stop_granting()
     }
 
     /// The number of operations that wait for a frame.

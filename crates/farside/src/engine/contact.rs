@@ -328,6 +328,7 @@ impl Engine {
     /// Handles the final removal of a member. It may be alive and not know it yet: its cached lines stay
     /// its own until it must have noticed, a time that the machine knows.
     pub(crate) fn member_dead(&mut self, node: NodeId, death: Death) {
+        self.away.returns(node); // it refuses nothing any more
         if let Some(contact) = self.contact.as_mut() {
             contact.standing.removed(node);
             self.step_contact(ContactEvent::Dead { node, death, now_ns: self.links.now_ns() });

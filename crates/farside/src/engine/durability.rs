@@ -440,6 +440,11 @@ impl Engine {
     /// Starts the operations again whose homes have returned: a member has been linked.
     pub(super) fn home_returns(&mut self, home: NodeId) {
         self.away.returns(home);
+        self.reconsider_away();
+    }
+
+    /// Starts the operations again that need not wait any more: their home has returned, or will not.
+    pub(super) fn reconsider_away(&mut self) {
         for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
             match self.is_home_away(operation) {
                 true => self.away.waiting.push_back((operation, at_ns)),

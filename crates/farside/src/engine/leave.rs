@@ -38,7 +38,7 @@ enum Saving {
     /// It ends.
     #[default]
     No,
-    /// It is to be saved.
+    /// It is to be saved, by the one who has asked for it.
     Wanted,
     /// Saving it has failed: the leave waits for another attempt, or to be asked to leave without.
     Failed,
@@ -72,17 +72,18 @@ pub(crate) struct LeaveProgress {
 impl Engine {
     /// Starts a leave, which waits for as long as `unlock_timeout` for locks of this home, if its memory will return;
     /// [`poll`](Self::poll) continues it. If `saves`, it stops when the memory can be saved ([`wants_saving`](Self::wants_saving)).
-    /// Does nothing if it was started before, unless saving has failed.
-    pub(crate) fn begin_leave(&mut self, unlock_timeout: Duration, saves: bool) {
+    /// Does nothing if it was started before, unless saving has failed; returns whether it did something.
+    pub(crate) fn begin_leave(&mut self, unlock_timeout: Duration, saves: bool) -> bool {
         let saving = if saves { Saving::Wanted } else { Saving::No };
         if let Some(leave) = &mut self.leaving {
-            if leave.saving == Saving::Failed {
+            let had_failed = leave.saving == Saving::Failed;
+            if had_failed {
                 leave.saving = saving;
             }
-            return;
+            return had_failed && self.closed_with.is_none();
         }
         if self.closed_with.is_some() {
-            return;
+            return false;
         }
         let mut leave = LeaveProgress { saving, ..LeaveProgress::default() };
         let returns = saves || self.keeps_state();
@@ -95,6 +96,7 @@ impl Engine {
         if returns {
             self.drain_locks();
         }
+        true
     }
 
     /// Whether the memory of this home returns after the leave that is in progress, or after one that may begin.
@@ -105,7 +107,13 @@ impl Engine {
     /// Whether everything was handed over, and the memory of this home does not change until it is saved.
     pub(crate) fn wants_saving(&self) -> bool {
         let wants = |leave: &LeaveProgress| leave.saving == Saving::Wanted && leave.all_flushed;
-        self.leaving.as_ref().is_some_and(wants)
+        // Bytes of a removed node may still land.
+        self.leaving.as_ref().is_some_and(wants) && !self.coherence.machine().is_lingering()
+    }
+
+    /// Whether a leave ends only when the memory of this home was saved.
+    pub(crate) fn awaits_saving(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leave| leave.saving == Saving::Wanted)
     }
 
     /// Whether a leave in progress lets nothing write the memory of this home any more.
@@ -174,7 +182,8 @@ impl Engine {
             self.release_locks();
         }
         if announces {
-            self.member_own(member::MemberEvent::Leave { saved });
+            let names = self.directory_of_names().is_some();
+            self.member_own(member::MemberEvent::Leave { saved, names: saved && names });
         }
     }
 
@@ -242,7 +251,9 @@ impl Engine {
         if !self.keeps_state() && (leave.saving == Saving::No || keeps_owners) {
             return true;
         }
-        self.coherence.stop_granting();
+        if self.coherence.stop_granting() {
+            self.announce_full();
+        }
         // Allocations and frees in progress end, and are answered; new ones are refused.
         self.takes_back(&mut leave.asked_back) && self.has_logged_all() && !self.homes.has_jobs()
     }

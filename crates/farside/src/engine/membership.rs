@@ -144,6 +144,7 @@ impl Engine {
         }
         self.membership.stepping = false;
         self.watches.wake_members();
+        self.reconsider_away();
         // Before any effect is visible: this node may have been a quorum by itself, and may be none now.
         self.fence();
         first

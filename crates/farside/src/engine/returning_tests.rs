@@ -126,7 +126,7 @@ fn poll<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
 }
 
 fn known(node: u16, generation: u16) -> Keeps {
-    Keeps::Known { node: NodeId(node), generation: Generation(generation) }
+    Keeps::Known { node: NodeId(node), generation: Generation(generation), names: false }
 }
 
 #[test]

@@ -143,6 +143,68 @@ fn node_that_cannot_be_saved_works_as_before() {
     assert_eq!(session.read_u64(word).unwrap(), 3);
 }
 
+/// A later life of the same number and generation does not overwrite what was saved.
+#[test]
+fn saved_memory_is_not_overwritten() {
+    let folder = StateFolder::new("twice");
+    let target = DrainTarget::Folder(folder.0.clone());
+    let life = |value: u64| {
+        let node = Node::create(&config("twice", None)).unwrap();
+        let mut session = node.session().unwrap();
+        let word = session.alloc(8).unwrap();
+        session.write_u64(word, value).unwrap();
+        drop(session);
+        (node, word)
+    };
+    let (node, word) = life(1);
+    node.drain(&target).unwrap();
+    drop(node);
+    let (node, _) = life(2);
+    let error = node.drain(&target).unwrap_err();
+    assert_eq!(error.code, ErrorCode::StateForeign, "{error}");
+    node.leave().unwrap();
+    let node = Node::create(&config("twice", Some(&folder.0))).unwrap();
+    assert_eq!(node.session().unwrap().read_u64(word).unwrap(), 1);
+}
+
+/// A clone that leaves first: the drain says that it has saved nothing.
+#[test]
+fn drain_of_a_node_that_has_left_fails() {
+    let folder = StateFolder::new("clone");
+    let node = Node::create(&config("clone", None)).unwrap();
+    node.clone().leave().unwrap();
+    let error = node.drain(&DrainTarget::Folder(folder.0.clone())).unwrap_err();
+    assert_eq!(error.code, ErrorCode::NodeClosed, "{error}");
+}
+
+/// Names stay where they are when another node is drained, and move with the node that has them.
+#[test]
+fn names_are_found_while_another_node_is_drained() {
+    let folders = [StateFolder::new("names-2"), StateFolder::new("names-1")];
+    let program = Node::create(&config("names", None).memory_bytes(0)).unwrap();
+    let first = Node::join(&config("names", None)).unwrap();
+    let second = Node::join(&config("names", None)).unwrap();
+    let mut session = program.session().unwrap();
+    let root = session.root_or_create("one", 64).unwrap();
+    second.drain(&DrainTarget::Folder(folders[0].0.clone())).unwrap();
+    assert_eq!(session.root("one").unwrap().address, root.address);
+    let more = session.root_or_create("two", 64).unwrap();
+    assert_eq!(more.address.home(), first.id());
+    let second = Node::join(&config("names", Some(&folders[0].0))).unwrap();
+    let third = Node::join(&config("names", None)).unwrap();
+    first.drain(&DrainTarget::Folder(folders[1].0.clone())).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| program.session().unwrap().root("two").unwrap().address);
+        let _first = Node::join(&config("names", Some(&folders[1].0))).unwrap();
+        assert_eq!(waits.join().unwrap(), more.address);
+        for node in [&second, &third] {
+            let mut session = node.session().unwrap();
+            assert_eq!(session.try_root("one").unwrap().unwrap().address, root.address);
+            assert!(!session.root_or_create("two", 64).unwrap().is_new);
+        }
+    });
+}
+
 #[test]
 fn memory_that_was_not_saved_to_its_end_is_refused() {
     let folder = StateFolder::new("half");

@@ -32,6 +32,8 @@ enum NodeEnd {
     Asked,
     /// It has saved its memory and left.
     Drained,
+    /// It has ended while it saved its memory.
+    NotDrained(Failure),
     /// It was isolated.
     Isolated(Failure),
 }
@@ -64,6 +66,12 @@ pub fn run(arguments: &settings::Node, output: Output) -> Result<(), Failure> {
                 let cluster = &plan.config.cluster;
                 NodeEvent::Ended { cluster, reason: None, memory_bytes: Some(0) }.tell_last(output);
                 return Ok(());
+            }
+            NodeEnd::NotDrained(failure) => {
+                let reason = failure.to_string();
+                let (cluster, reason) = (&plan.config.cluster, Some(reason.as_str()));
+                NodeEvent::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
+                return Err(failure);
             }
             NodeEnd::Isolated(failure) => failure,
         };
@@ -233,17 +241,31 @@ fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> Node
         }
         match asked.recv_timeout(PERIOD) {
             Err(RecvTimeoutError::Timeout) => {}
-            _ => match target.take() {
-                Some(target) if drain(life, target, output) => return NodeEnd::Drained,
-                Some(_) => {}
-                None => return NodeEnd::Asked,
-            },
+            _ => {
+                let Some(target) = target.take() else { return NodeEnd::Asked };
+                match drain(life, target, asked, output) {
+                    Ok(()) => return NodeEnd::Drained,
+                    Err(error) if has_ended(life) => return NodeEnd::NotDrained(error.into()),
+                    Err(_) => {}
+                }
+            }
         }
     }
 }
 
-/// Saves the node's memory and has it leave; returns whether it did.
-fn drain(life: &Life, target: &DrainTarget, output: Output) -> bool {
+/// Whether the node is no member any more.
+fn has_ended(life: &Life) -> bool {
+    let members = life.node.wait_for_members(usize::MAX, Duration::ZERO);
+    members.is_err_and(|error| error.code != ErrorCode::TimedOut)
+}
+
+/// Saves the node's memory and has it leave.
+fn drain(
+    life: &Life,
+    target: &DrainTarget,
+    asked: &Receiver<()>,
+    output: Output,
+) -> Result<(), farside::Error> {
     let place = &target.to_string();
     NodeEvent::Draining { place }.tell(output);
     let drained = life.node.drain(target);
@@ -255,7 +277,13 @@ fn drain(life: &Life, target: &DrainTarget, output: Output) -> bool {
             paused_ms: u64::try_from(drained.paused.as_millis()).unwrap_or(u64::MAX),
         }
         .tell(output),
-        Err(error) => NodeEvent::NotDrained { reason: &error.to_string() }.tell(output),
+        Err(error) if has_ended(life) => output.warning(format!("{place}: {error}")),
+        Err(error) => {
+            // What was asked meanwhile was not about this.
+            asked.try_iter().for_each(drop);
+            signals::resume();
+            NodeEvent::NotDrained { reason: &error.to_string() }.tell(output);
+        }
     }
-    drained.is_ok()
+    drained.map(|_| ())
 }

@@ -146,7 +146,17 @@ impl Plan {
 fn drain(settings: &NodeSettings, has_state: bool) -> Result<Option<DrainTarget>, Failure> {
     let target = match (&settings.drain_to, &settings.drain_to_copies[..]) {
         (None, []) => return Ok(None),
-        (Some(folder), []) => DrainTarget::Folder(folder.clone()),
+        (Some(folder), []) => {
+            let is_used = std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
+            if is_used {
+                return Err(Failure::usage(format!(
+                    "the folder {} of drain_to is not empty: if a node has saved its memory there, start it with \
+                     --state; else name another folder",
+                    folder.display()
+                )));
+            }
+            DrainTarget::Folder(folder.clone())
+        }
         (None, copies) => DrainTarget::Copies(copies.to_vec()),
         (Some(_), _) => {
             return Err(Failure::usage("drain_to and drain_to_copies are given: leave one out"));

@@ -68,9 +68,14 @@ impl Coherence {
     }
 
     /// Grants no own line for writing from now on: this home leaves. The
-    /// requests are refused with `HomeAway`.
-    pub const fn stop_granting(&mut self) {
-        self.closing = true;
+    /// requests are refused with `HomeAway`. Returns whether it granted lines before.
+    pub const fn stop_granting(&mut self) -> bool {
+        !core::mem::replace(&mut self.closing, true)
+    }
+
+    /// Whether bytes of a removed node may still land in lines of this home.
+    pub fn is_lingering(&self) -> bool {
+        !self.lingering.is_empty()
     }
 
     /// Statistics of the machine.

@@ -121,6 +121,8 @@ pub enum MemberEvent {
     Leave {
         /// Its memory is saved, and will return with its number as that of a node with state.
         saved: bool,
+        /// There is a directory of named roots in it.
+        names: bool,
     },
 }
 

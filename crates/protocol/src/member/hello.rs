@@ -80,6 +80,8 @@ pub struct ListedMember {
     pub memory: Option<Generation>,
     /// It is a node with state. Invariant: it lends memory then.
     pub state: bool,
+    /// Names of roots may be in its memory. Invariant: it has state then.
+    pub names: bool,
     /// It is a witness, and counts in a quorum. Invariant: it lends no memory then.
     pub witness: bool,
 }
@@ -93,6 +95,8 @@ pub struct LentNumber {
     pub next: u16,
     /// The last memory under this number is that of a node with state, which is a member or will return.
     pub state: bool,
+    /// Names of roots may be in that memory.
+    pub names: bool,
 }
 
 /// The coordinator's answer to [`Join`]: the joiner is a member.
@@ -351,7 +355,7 @@ impl Welcome {
         });
         let output = output.u16(self.generations.len() as u16);
         let generations = self.generations.iter();
-        let encoded = |lent: &LentNumber| lent.next | if lent.state { STATE } else { 0 };
+        let encoded = |lent: &LentNumber| lent.next | kept_bits(lent.state, lent.names);
         generations.fold(output, |output, lent| output.u16(lent.node.0).u16(encoded(lent))).0
     }
 }
@@ -470,7 +474,7 @@ impl Output {
         let (kind, node, generation) = match keeps {
             Keeps::Nothing => (0, 0, 0),
             Keeps::New => (1, 0, 0),
-            Keeps::Known { node, generation } => (2, node.0, generation.0),
+            Keeps::Known { node, generation, names } => (2 + u8::from(names), node.0, generation.0),
         };
         self.raw(&[kind]).u16(node).u16(generation)
     }
@@ -583,8 +587,9 @@ impl<'a> Input<'a> {
         match (kind, node, generation) {
             (0, 0, 0) => Ok(Keeps::Nothing),
             (1, 0, 0) => Ok(Keeps::New),
-            (2, node, generation) if generation < Generation::COUNT => {
-                Ok(Keeps::Known { node: NodeId(node), generation: Generation(generation) })
+            (2 | 3, node, generation) if generation < Generation::COUNT => {
+                let (node, generation) = (NodeId(node), Generation(generation));
+                Ok(Keeps::Known { node, generation, names: kind == 3 })
             }
             _ => Err(HelloError::Junk("state of a joiner")),
         }
@@ -639,7 +644,7 @@ impl<'a> Input<'a> {
         if !leases.are_possible() {
             return Err(HelloError::Junk("leases"));
         }
-        let SharedMemory { memory, state: false, witness: false } = self.memory()? else {
+        let SharedMemory { memory, state: false, witness: false, .. } = self.memory()? else {
             return Err(HelloError::Junk("generation of a memory"));
         };
         let count = usize::from(self.u16()?);
@@ -650,9 +655,18 @@ impl<'a> Input<'a> {
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
             let born = ViewNumber(self.u64()?);
-            let SharedMemory { memory, state, witness } = self.memory()?;
+            let SharedMemory { memory, state, names, witness } = self.memory()?;
             let host = self.host()?;
-            members.push(ListedMember { node, incarnation, born, host, memory, state, witness });
+            members.push(ListedMember {
+                node,
+                incarnation,
+                born,
+                host,
+                memory,
+                state,
+                names,
+                witness,
+            });
         }
         let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
         if !rising || members.last().is_some_and(|last| last.born >= view) {
@@ -671,12 +685,13 @@ impl<'a> Input<'a> {
         let mut generations: Vec<LentNumber> = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, bits) = (NodeId(self.u16()?), self.u16()?);
-            let (next, state) = (bits & !STATE, bits & STATE != 0);
+            let (next, state) = (bits & !(STATE | NAMES), bits & STATE != 0);
+            let names = bits & NAMES != 0;
             let rising = generations.last().is_none_or(|last| last.node < node);
-            if !rising || next == 0 || next > Generation::COUNT {
+            if !rising || next == 0 || next > Generation::COUNT || names && !state {
                 return Err(HelloError::Junk("generations of numbers"));
             }
-            generations.push(LentNumber { node, next, state });
+            generations.push(LentNumber { node, next, state, names });
         }
         Ok(generations)
     }
@@ -744,7 +759,10 @@ const WITNESS: u16 = u16::MAX - 1;
 /// Added to a generation that belongs to a node with state.
 const STATE: u16 = 1 << 15;
 
-const _: () = assert!(Generation::COUNT < WITNESS & !STATE);
+/// Added to that if names of roots may be in its memory.
+const NAMES: u16 = 1 << 14;
+
+const _: () = assert!(Generation::COUNT < WITNESS & !(STATE | NAMES));
 
 /// What messages say of a member's memory.
 #[derive(Clone, Copy)]
@@ -752,38 +770,47 @@ pub(super) struct SharedMemory {
     pub(super) memory: Option<Generation>,
     /// Invariant: `memory` is some then.
     pub(super) state: bool,
+    /// Invariant: `state` is true then.
+    pub(super) names: bool,
     /// Invariant: `memory` is none then.
     pub(super) witness: bool,
 }
 
 impl SharedMemory {
     const fn of(memory: Option<Generation>) -> Self {
-        Self { memory, state: false, witness: false }
+        Self { memory, state: false, names: false, witness: false }
     }
 }
 
 impl ListedMember {
     pub(super) const fn shared(&self) -> SharedMemory {
-        SharedMemory { memory: self.memory, state: self.state, witness: self.witness }
+        let Self { memory, state, names, witness, .. } = *self;
+        SharedMemory { memory, state, names, witness }
     }
 }
 
+const fn kept_bits(state: bool, names: bool) -> u16 {
+    if state { STATE | if names { NAMES } else { 0 } } else { 0 }
+}
+
 pub(super) fn encode_memory(shared: SharedMemory) -> u16 {
-    let SharedMemory { memory, state, witness } = shared;
+    let SharedMemory { memory, state, names, witness } = shared;
     debug_assert!(memory.is_some() || !state, "a node with state lends memory");
     debug_assert!(memory.is_none() || !witness, "a witness lends no memory");
     let without = if witness { WITNESS } else { NO_MEMORY };
-    memory.map_or(without, |generation| generation.0 | if state { STATE } else { 0 })
+    memory.map_or(without, |generation| generation.0 | kept_bits(state, names))
 }
 
 pub(super) const fn decode_memory(bits: u16) -> Result<SharedMemory, Violation> {
-    let generation = bits & !STATE;
+    let generation = bits & !(STATE | NAMES);
+    let (state, names) = (bits & STATE != 0, bits & NAMES != 0);
     match bits {
         NO_MEMORY => Ok(SharedMemory::of(None)),
-        WITNESS => Ok(SharedMemory { memory: None, state: false, witness: true }),
+        WITNESS => Ok(SharedMemory { memory: None, state: false, names: false, witness: true }),
+        _ if names && !state => Err(Violation("names in memory without state")),
         _ if generation < Generation::COUNT => {
-            let (memory, state) = (Some(Generation(generation)), bits & STATE != 0);
-            Ok(SharedMemory { memory, state, witness: false })
+            let memory = Some(Generation(generation));
+            Ok(SharedMemory { memory, state, names, witness: false })
         }
         _ => Err(Violation("an invalid memory generation")),
     }

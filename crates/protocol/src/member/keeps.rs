@@ -22,6 +22,8 @@ pub enum Keeps {
         node: NodeId,
         /// The generation of its memory.
         generation: Generation,
+        /// There is a directory of named roots in its memory.
+        names: bool,
     },
 }
 
@@ -29,6 +31,15 @@ impl Keeps {
     /// Whether the process is a node with state.
     pub const fn has_state(self) -> bool {
         !matches!(self, Self::Nothing)
+    }
+
+    /// Whether names of roots may be in the memory of such a node with state: a new one may become their home.
+    pub(super) const fn may_have_names(self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::New => true,
+            Self::Known { names, .. } => names,
+        }
     }
 
     /// The first number of the upper half of all numbers, which are for nodes with state; ordinary nodes use them when
@@ -50,7 +61,7 @@ impl Keeps {
         Ok(match self {
             Self::Nothing => (NodeId(0), lends.then_some(Generation(0))),
             Self::New => (Self::first_number(nodes_max), Some(Generation(0))),
-            Self::Known { node, generation } => (node, Some(generation)),
+            Self::Known { node, generation, .. } => (node, Some(generation)),
         })
     }
 
@@ -84,14 +95,14 @@ mod tests {
             assert_eq!(founded(Keeps::Nothing, nodes_max), (0, 0));
             assert_eq!(founded(Keeps::New, nodes_max), (first, 0));
         }
-        let known = Keeps::Known { node: NodeId(3), generation: Generation(9) };
+        let known = Keeps::Known { node: NodeId(3), generation: Generation(9), names: false };
         assert_eq!(founded(known, 4), (3, 9));
         assert_eq!(Keeps::Nothing.founding(false, 4), Ok((NodeId(0), None)));
     }
 
     #[test]
     fn founder_with_state_that_does_not_fit_is_refused() {
-        let known = Keeps::Known { node: NodeId(3), generation: Generation(9) };
+        let known = Keeps::Known { node: NodeId(3), generation: Generation(9), names: false };
         let text = |lends, nodes_max| known.founding(lends, nodes_max).unwrap_err();
         assert!(text(true, 3).contains("Limits::nodes_max above 3"));
         assert!(text(false, 4).contains("memory_bytes"));

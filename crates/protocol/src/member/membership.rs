@@ -256,7 +256,7 @@ impl Membership {
             }
             MemberEvent::Message { from, message } => self.message(from, message, effects)?,
             MemberEvent::Settled { node, born } => self.settled(node, born),
-            MemberEvent::Leave { saved } => self.leave(saved, effects),
+            MemberEvent::Leave { saved, names } => self.leave((saved, names), effects),
             MemberEvent::Judge => self.judge_accusations(effects),
         }
         self.report_settled(effects);
@@ -309,7 +309,8 @@ impl Membership {
         let (node, born, state) = (self.me, self.view, keeps.has_state());
         let witness = role.is_witness();
         self.born = born;
-        let own = ListedMember { node, incarnation, born, host, memory, state, witness };
+        let names = keeps.may_have_names();
+        let own = ListedMember { node, incarnation, born, host, memory, state, names, witness };
         self.note_generation(&own);
         let mut own = RosterEntry::new(own);
         own.linked = true;
@@ -524,7 +525,7 @@ impl Membership {
         }
     }
 
-    fn leave(&mut self, saved: bool, effects: &mut Effects) {
+    fn leave(&mut self, (saved, names): (bool, bool), effects: &mut Effects) {
         if self.stage == MembershipStage::Over {
             return;
         }
@@ -534,7 +535,7 @@ impl Membership {
             return self.finish_leave(effects);
         }
         for to in self.linked() {
-            effects.push(MemberEffect::Send { to, message: MemberMessage::Leave { saved } });
+            effects.push(MemberEffect::Send { to, message: MemberMessage::Leave { saved, names } });
         }
     }
 
@@ -562,7 +563,7 @@ impl Membership {
     fn leave_heard(
         &mut self,
         from: NodeId,
-        saved: bool,
+        (saved, names): (bool, bool),
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         if let Some(member) = self.roster.find_mut(from) {
@@ -571,8 +572,7 @@ impl Membership {
             }
             member.leaving = true;
             if saved && member.memory.is_some() {
-                let listed = ListedMember { state: true, ..member.listed() };
-                self.note_state(&listed);
+                self.note_state(from, (true, names));
             }
         }
         effects.push(MemberEffect::Send { to: from, message: MemberMessage::LeaveHeard });
@@ -631,7 +631,9 @@ impl Membership {
                 }
                 Ok(())
             }
-            MemberMessage::Leave { saved } => self.leave_heard(from, saved, effects),
+            MemberMessage::Leave { saved, names } => {
+                self.leave_heard(from, (saved, names), effects)
+            }
             MemberMessage::LeaveHeard => self.leave_answered(from),
             MemberMessage::Left => self.left(from, effects),
             MemberMessage::Suspect { node, incarnation } => {
@@ -671,7 +673,7 @@ impl Membership {
                     member.leaving |= member.left;
                 }
                 if !mutant!(self, SavedMemoryUndecided) {
-                    self.note_state(&named);
+                    self.note_state(named.node, (named.state, named.names));
                 }
                 self.roster.note_ended(named.node, change == Change::Died);
                 self.remove(named.node, number, effects);

@@ -80,6 +80,8 @@ pub enum MemberMessage {
     Leave {
         /// Its memory is saved: its number is that of a node with state from now on.
         saved: bool,
+        /// There is a directory of named roots in it.
+        names: bool,
     },
     /// Answers `Leave`: everything that the leaving node sent before it has been processed.
     LeaveHeard,
@@ -143,7 +145,7 @@ impl MemberMessage {
             Self::Lost { node, incarnation, ended } => {
                 writer.u8(4).u8(u8::from(ended)).u16(node.0).u64(incarnation.0)
             }
-            Self::Leave { saved } => writer.u8(5).u8(u8::from(saved)),
+            Self::Leave { saved, names } => writer.u8(5).u8(u8::from(saved)).u8(u8::from(names)),
             Self::Buried { node, born, lane, answer } => {
                 let lane = match lane {
                     Lane::Forward => 0,
@@ -176,7 +178,7 @@ impl MemberMessage {
                     3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
-                let SharedMemory { memory, state, witness } = decode_memory(reader.u16()?)?;
+                let SharedMemory { memory, state, names, witness } = decode_memory(reader.u16()?)?;
                 let node = NodeId(reader.u16()?);
                 let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
                 if (number == born) != (change == Change::Joined) || born > number {
@@ -184,7 +186,8 @@ impl MemberMessage {
                 }
                 let incarnation = Incarnation(reader.u64()?);
                 let host = reader.host()?;
-                let member = ListedMember { node, incarnation, born, host, memory, state, witness };
+                let member =
+                    ListedMember { node, incarnation, born, host, memory, state, names, witness };
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
@@ -197,7 +200,10 @@ impl MemberMessage {
                 let (node, incarnation) = (NodeId(reader.u16()?), Incarnation(reader.u64()?));
                 Self::Lost { node, incarnation, ended }
             }
-            5 => Self::Leave { saved: reader.flag("an invalid flag of a saved memory")? },
+            5 => Self::Leave {
+                saved: reader.flag("an invalid flag of a saved memory")?,
+                names: reader.flag("an invalid flag of names in a saved memory")?,
+            },
             6 => {
                 let (lane, answer) = match reader.u8()? {
                     0 => (Lane::Forward, false),
@@ -248,6 +254,7 @@ mod tests {
                     host,
                     memory,
                     state,
+                    names: change == Change::Joined,
                 },
                 change,
             }
@@ -260,6 +267,7 @@ mod tests {
             host,
             memory: None,
             state: false,
+            names: false,
             witness: true,
         };
         let witness = MemberMessage::View { number, member, change: Change::Joined };
@@ -274,8 +282,8 @@ mod tests {
             MemberMessage::Settled { number },
             MemberMessage::Lost { node, incarnation, ended: true },
             MemberMessage::Lost { node, incarnation, ended: false },
-            MemberMessage::Leave { saved: false },
-            MemberMessage::Leave { saved: true },
+            MemberMessage::Leave { saved: false, names: false },
+            MemberMessage::Leave { saved: true, names: true },
             MemberMessage::LeaveHeard,
             MemberMessage::Left,
             MemberMessage::Buried { node, born: number, lane: Lane::Forward, answer: false },

@@ -18,6 +18,8 @@ pub(super) struct RosterEntry {
     pub(super) memory: Option<Generation>,
     /// It is a node with state.
     pub(super) state: bool,
+    /// Names of roots may be in its memory.
+    pub(super) names: bool,
     /// It is a witness; it counts in a quorum then.
     pub(super) witness: bool,
     /// The view that admitted it: members are ordered by this age.
@@ -63,6 +65,7 @@ impl RosterEntry {
             host: listed.host,
             memory: listed.memory,
             state: listed.state,
+            names: listed.names,
             witness: listed.witness,
             born: listed.born,
             died: None,
@@ -91,6 +94,7 @@ impl RosterEntry {
             host: self.host,
             memory: self.memory,
             state: self.state,
+            names: self.names,
             witness: self.witness,
         }
     }

@@ -310,7 +310,7 @@ impl Model for LeavingCluster {
             LeaveAction::Announce(node) => {
                 self.node_mut(node).announced = true;
                 self.locks.close(node);
-                self.step(node, MemberEvent::Leave { saved: false });
+                self.step(node, MemberEvent::Leave { saved: false, names: false });
             }
             LeaveAction::Deliver(from, to) => self.deliver(from, to),
             LeaveAction::NoticeLoss(node, other) => {

@@ -263,7 +263,8 @@ impl MemberCluster {
             (LifePlan::Ordinary, _) => Keeps::Nothing,
             (LifePlan::Saves, _) if !self.processes[at].saved => Keeps::Nothing,
             (_, Some(Some(memory))) => {
-                Keeps::Known { node: memory.node(), generation: memory.generation() }
+                let (node, generation) = (memory.node(), memory.generation());
+                Keeps::Known { node, generation, names: true }
             }
             // Written when it is ready.
             (LifePlan::NewState | LifePlan::Saves, _) => Keeps::New,
@@ -547,7 +548,8 @@ impl MemberCluster {
             }
         }
         if let Some(memory) = self.machine(at).memory() {
-            let own = Keeps::Known { node: memory.node(), generation: memory.generation() };
+            let (node, generation) = (memory.node(), memory.generation());
+            let own = Keeps::Known { node, generation, names: true };
             match self.processes[at].keeps {
                 known @ Keeps::Known { .. } if known != own => {
                     self.broken = Some("a node with state returns with other memory");
@@ -905,7 +907,7 @@ impl Model for MemberCluster {
                 self.peace = false;
                 let saved = self.plan(at) == LifePlan::Saves;
                 self.processes[at].saved |= saved;
-                self.step(at, MemberEvent::Leave { saved });
+                self.step(at, MemberEvent::Leave { saved, names: saved });
             }
         }
     }

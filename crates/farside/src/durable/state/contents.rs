@@ -159,7 +159,9 @@ impl Contents {
                 self.identity = Some(identity.clone());
                 self.is_saving = matches!(record, StateRecord::Saving(_));
             }
-            StateRecord::Directory { offset, lines } => self.directory = Some((*offset, *lines)),
+            StateRecord::Directory { offset, lines } => {
+                self.directory = (*lines > 0).then_some((*offset, *lines));
+            }
             StateRecord::Fresh { offset, allocation } => {
                 if !canary::mutant!(canary::nodes(), StateFreshNotZeroed) {
                     self.zero(*offset..offset + allocation.span().unwrap_or(0));

@@ -204,8 +204,12 @@ impl MemoryState {
     /// it, until [`end_saving`](Self::end_saving) is durable. An attempt that was interrupted is continued.
     ///
     /// # Errors
-    /// As [`set_identity`](Self::set_identity).
+    /// As [`set_identity`](Self::set_identity); `StateForeign` also if the state is whole.
     pub fn begin_saving(&mut self, identity: StateIdentity) -> Result<(), Error> {
+        if let Some(known) = self.contents.identity.as_ref().filter(|_| !self.contents.is_saving) {
+            let text = format!("there is a whole state of {known:?}: name an empty place");
+            return Err(Error::with(ErrorCode::StateForeign, text));
+        }
         self.check_identity(&identity)?;
         self.log_record(&StateRecord::Saving(identity)).map(drop)
     }
@@ -269,7 +273,7 @@ impl MemoryState {
         self.log_record(&StateRecord::Freed { offset })
     }
 
-    /// Logs where the directory of named roots is. Returns the position that makes it durable.
+    /// Logs where the directory of named roots is; nowhere, if it has no lines. Returns the position that makes it durable.
     ///
     /// # Errors
     /// `OutOfBounds` if it is not within the memory; else as [`allocated`](Self::allocated).

@@ -218,7 +218,10 @@ impl Engine {
         full: &NodeSet,
     ) -> Result<NodeId, ErrorCode> {
         let members = || self.links.peers().iter().chain([self.me()]);
-        let unfit = |node: &NodeId| self.has_state(*node) != (durability == Durability::Logged);
+        let unfit = |node: &NodeId| {
+            self.has_state(*node) != (durability == Durability::Logged)
+                || self.away.is_leaving(*node)
+        };
         let mut fitting = *full;
         members().filter(unfit).for_each(|node| _ = fitting.insert(node));
         if fitting == *full {
@@ -454,6 +457,14 @@ impl Engine {
                 }
             }
             (None, None) => {}
+        }
+    }
+
+    /// Announces that this home allocates nothing any more: it leaves.
+    pub(super) fn announce_full(&mut self) {
+        let peers: Vec<NodeId> = self.links.peers().iter().collect();
+        for node in peers {
+            self.send_allocate(node, &AllocateMessage::FreeBytes { bytes: 0 });
         }
     }
 

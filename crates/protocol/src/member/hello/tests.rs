@@ -99,6 +99,7 @@ impl HelloGenerator {
             _ => Keeps::Known {
                 node: NodeId(self.0.word() as u16),
                 generation: Generation(self.0.below(1_024) as u16),
+                names: self.0.below(2) > 0,
             },
         }
     }
@@ -123,6 +124,7 @@ impl HelloGenerator {
             ListedMember {
                 memory: (role < 2).then_some(Generation(self.0.below(1_024) as u16)),
                 state: role == 0,
+                names: role == 0 && node.0.is_multiple_of(2),
                 witness: role == 2,
                 node,
                 born: ViewNumber(u64::from(node.0) + 1),
@@ -150,7 +152,8 @@ impl HelloGenerator {
 }
 
 fn lent(node: u16, next: u16) -> LentNumber {
-    LentNumber { node: NodeId(node), next, state: next.is_multiple_of(2) }
+    let (state, names) = (next.is_multiple_of(2), next.is_multiple_of(4));
+    LentNumber { node: NodeId(node), next, state, names }
 }
 
 fn listed(node: u16, life: u64) -> ListedMember {
@@ -161,6 +164,7 @@ fn listed(node: u16, life: u64) -> ListedMember {
         host: None,
         memory: life.is_multiple_of(2).then_some(Generation(2)),
         state: life.is_multiple_of(4),
+        names: life.is_multiple_of(8),
         witness: life.is_multiple_of(3) && !life.is_multiple_of(2),
     }
 }
@@ -332,7 +336,7 @@ fn witness_with_memory_or_state_is_refused() {
     };
     let encoded = witness.encode();
     assert_eq!(HelloRequest::decode(&encoded), Ok(HelloRequest::Join(witness.clone())));
-    let known = Keeps::Known { node: NodeId(1), generation: Generation(0) };
+    let known = Keeps::Known { node: NodeId(1), generation: Generation(0), names: true };
     let lending = Join { home_bytes: 1, ..witness.clone() };
     let lending = [Keeps::New, known]
         .map(|keeps| Join { keeps, ..witness.clone() })

@@ -38,8 +38,9 @@ impl Membership {
         let members = alive.map(RosterEntry::listed).collect();
         let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
         let memory = self.memory_for(join, number);
-        let (state, witness) = (join.keeps.has_state(), join.witness);
-        let listed = ListedMember { node: number, incarnation, born, host, memory, state, witness };
+        let (state, names) = (join.keeps.has_state(), join.keeps.may_have_names());
+        let (node, witness) = (number, join.witness);
+        let listed = ListedMember { node, incarnation, born, host, memory, state, names, witness };
         let mut member = RosterEntry::new(listed);
         member.join = Some(request);
         member.unused = !matches!(join.keeps, Keeps::Known { .. });

@@ -137,20 +137,23 @@ impl Membership {
         if let Some(generation) = listed.memory
             && !mutant!(self, GenerationKept)
         {
-            let ListedMember { node, state, .. } = *listed;
-            self.generations.insert(node, LentNumber { node, next: generation.0 + 1, state });
+            let ListedMember { node, state, names, .. } = *listed;
+            let lent = LentNumber { node, next: generation.0 + 1, state, names };
+            self.generations.insert(node, lent);
         }
     }
 
     /// Notes whether a member is a node with state: one becomes it when it leaves with its memory saved. What the
     /// coordinator knows when it removes the member is true for all.
-    pub(super) fn note_state(&mut self, listed: &ListedMember) {
-        let Some(member) = self.roster.find_mut(listed.node) else {
+    pub(super) fn note_state(&mut self, node: NodeId, (state, names): (bool, bool)) {
+        let lends = |member: &&mut RosterEntry| member.memory.is_some();
+        let Some(member) = self.roster.find_mut(node).filter(lends) else {
             return;
         };
-        if member.state != listed.state && !mutant!(self, SavedMemoryForgotten) {
-            member.state = listed.state;
-            self.note_generation(listed);
+        if (member.state, member.names) != (state, names) && !mutant!(self, SavedMemoryForgotten) {
+            (member.state, member.names) = (state, names);
+            let listed = member.listed();
+            self.note_generation(&listed);
         }
     }
 
@@ -175,7 +178,7 @@ impl Membership {
     pub(super) fn is_own(&self, welcome: &Welcome) -> bool {
         match self.identity.keeps {
             Keeps::Nothing | Keeps::New => true,
-            Keeps::Known { node, generation } => {
+            Keeps::Known { node, generation, .. } => {
                 welcome.node == node && welcome.memory == Some(generation)
             }
         }
@@ -201,7 +204,9 @@ impl Membership {
         match join.keeps {
             Keeps::Nothing => self.ordinary_number(lends, half),
             Keeps::New => self.new_number(half..nodes_max),
-            Keeps::Known { node, generation } => self.check_return(node, generation).map(|()| node),
+            Keeps::Known { node, generation, .. } => {
+                self.check_return(node, generation).map(|()| node)
+            }
         }
     }
 

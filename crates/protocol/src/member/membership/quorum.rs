@@ -41,6 +41,7 @@
 
 use super::judgement::Vote;
 use super::{Membership, MembershipStage, refusal};
+use crate::member::Keeps;
 use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
 use crate::member::message::MemberMessage;
@@ -53,18 +54,20 @@ const UNREACHED: &str = "a member is out of reach of this joiner";
 const ISOLATED: &str = "most of the cluster is out of reach";
 
 impl Membership {
-    /// The homes of directories of named roots. The first one has new names: of the nodes with state the one with the lowest
-    /// number, a member or not; without any, the member that was admitted first among those that lend memory and do not
-    /// leave. The others have names from before a node with state joined, or a node was drained.
-    pub fn directory_homes(&self) -> Vec<NodeId> {
-        let mut homes: Vec<NodeId> = self.kept().collect();
+    /// The home of the directory of named roots: of the nodes with state the one with the lowest number, a member or
+    /// not; without any, the member that was admitted first among those that lend memory and do not leave. A node with
+    /// state that has an ordinary number, for it was drained, counts if it has a directory.
+    pub fn directory_home(&self) -> Option<NodeId> {
+        let half = Keeps::first_number(self.identity.settings.nodes_max);
+        let mut kept = self.generations.iter().filter(|(_, lent)| lent.state);
+        if let Some((node, _)) = kept.find(|(node, lent)| lent.names || **node >= half) {
+            return Some(*node);
+        }
         let lenders = self
             .roster
             .iter()
             .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
-        let earliest = lenders.min_by_key(|member| member.born).map(|member| member.node);
-        homes.extend(earliest.filter(|node| !self.keeps(*node)));
-        homes
+        lenders.min_by_key(|member| member.born).map(|member| member.node)
     }
 
     pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {

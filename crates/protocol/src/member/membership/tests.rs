@@ -73,7 +73,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
 }
 
 fn lent(node: u16, next: u16, state: bool) -> LentNumber {
-    LentNumber { node: NodeId(node), next, state }
+    LentNumber { node: NodeId(node), next, state, names: state }
 }
 
 /// Formats each effect as one line of text.
@@ -104,8 +104,8 @@ fn told(effect: &MemberEffect) -> String {
             MemberMessage::Report { number, .. } => format!("to {to}: report {number}"),
             MemberMessage::Settled { number } => format!("to {to}: settled {number}"),
             MemberMessage::Lost { node, .. } => format!("to {to}: lost {node}"),
-            MemberMessage::Leave { saved: false } => format!("to {to}: leave"),
-            MemberMessage::Leave { saved: true } => format!("to {to}: leave, saved"),
+            MemberMessage::Leave { saved: false, .. } => format!("to {to}: leave"),
+            MemberMessage::Leave { saved: true, .. } => format!("to {to}: leave, saved"),
             MemberMessage::LeaveHeard => format!("to {to}: leave heard"),
             MemberMessage::Left => format!("to {to}: left"),
             MemberMessage::Buried { node, .. } => format!("to {to}: buried {node}"),
@@ -167,7 +167,16 @@ fn listed(node: u16, life: u64) -> ListedMember {
     let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
     let incarnation = Incarnation(life);
     let witness = role(life).is_witness();
-    ListedMember { node, incarnation, born, host: host(life), memory, state: false, witness }
+    ListedMember {
+        node,
+        incarnation,
+        born,
+        host: host(life),
+        memory,
+        state: false,
+        names: false,
+        witness,
+    }
 }
 
 fn report(number: u64) -> MemberMessage {
@@ -323,7 +332,7 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
     check(&mut machine, MemberEvent::RequestLost { request }, &[]);
     check(
         &mut machine,
-        MemberEvent::Leave { saved: false },
+        MemberEvent::Leave { saved: false, names: false },
         &["to 0: leave", "to 2: leave", "to 3: leave"],
     );
     check(&mut machine, asked_for_link(15, peer(9, 15, 99)), &["deny 15 NodeClosed"]);
@@ -343,7 +352,7 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
             "closed",
         ],
     );
-    check(&mut machine, MemberEvent::Leave { saved: false }, &[]);
+    check(&mut machine, MemberEvent::Leave { saved: false, names: false }, &[]);
     check(&mut machine, link_lost(0), &[]);
     check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["deny 1 NodeClosed"]);
     check(&mut machine, asked_to_join(1, join(1)), &["deny 1 NodeClosed"]);
@@ -444,9 +453,17 @@ fn takeover_question_is_answered_and_voids_the_former_coordinator() {
 #[test]
 fn last_survivor_is_coordinator_at_once() {
     let mut machine = middle();
-    check(&mut machine, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
+    check(
+        &mut machine,
+        heard(2, MemberMessage::Leave { saved: false, names: false }),
+        &["to 2: leave heard"],
+    );
     check(&mut machine, heard(2, MemberMessage::Left), &["gone 2", "to 0: lost 2"]);
-    check(&mut machine, heard(0, MemberMessage::Leave { saved: false }), &["to 0: leave heard"]);
+    check(
+        &mut machine,
+        heard(0, MemberMessage::Leave { saved: false, names: false }),
+        &["to 0: leave heard"],
+    );
     check(&mut machine, link_lost(0), &["gone 0", "coordinator"]);
     assert_eq!(machine.view(), ViewNumber(5));
     assert!(machine.has_left(NodeId(0)) && machine.has_left(NodeId(2)));
@@ -455,7 +472,11 @@ fn last_survivor_is_coordinator_at_once() {
 #[test]
 fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
     let mut machine = middle();
-    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave"]);
+    check(
+        &mut machine,
+        MemberEvent::Leave { saved: false, names: false },
+        &["to 0: leave", "to 2: leave"],
+    );
     check(&mut machine, heard(2, MemberMessage::LeaveHeard), &[]);
     check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3", "to 2: left", "closed"]);
@@ -465,10 +486,14 @@ fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
 #[test]
 fn leave_given_twice_waits_for_no_answer() {
     let mut machine = middle();
-    check(&mut machine, MemberEvent::Leave { saved: false }, &["to 0: leave", "to 2: leave"]);
     check(
         &mut machine,
-        MemberEvent::Leave { saved: false },
+        MemberEvent::Leave { saved: false, names: false },
+        &["to 0: leave", "to 2: leave"],
+    );
+    check(
+        &mut machine,
+        MemberEvent::Leave { saved: false, names: false },
         &["to 0: left", "to 2: left", "closed"],
     );
 }
@@ -476,7 +501,11 @@ fn leave_given_twice_waits_for_no_answer() {
 #[test]
 fn coordinator_tells_a_leave_from_a_death() {
     let mut first = of_three(0);
-    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
+    check(
+        &mut first,
+        heard(2, MemberMessage::Leave { saved: false, names: false }),
+        &["to 2: leave heard"],
+    );
     check(&mut first, heard(2, MemberMessage::Left), &["gone 2", "to 1: vote 1"]);
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 left"]);
     let mut second = of_three(1);
@@ -486,7 +515,11 @@ fn coordinator_tells_a_leave_from_a_death() {
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
     // A node that ends before all have answered: other members may lack what it sent.
     let mut first = of_three(0);
-    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
+    check(
+        &mut first,
+        heard(2, MemberMessage::Leave { saved: false, names: false }),
+        &["to 2: leave heard"],
+    );
     check(&mut first, link_lost(2), &["gone 2", "to 1: vote 1"]);
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 went"]);
 }
@@ -524,15 +557,29 @@ fn invalid_member_messages_change_nothing() {
     check_violation(
         &machine,
         9,
-        MemberMessage::Leave { saved: false },
+        MemberMessage::Leave { saved: false, names: false },
         "message from a node that is no member",
     );
-    check_violation(&machine, 1, MemberMessage::Leave { saved: false }, "message from this node");
+    check_violation(
+        &machine,
+        1,
+        MemberMessage::Leave { saved: false, names: false },
+        "message from this node",
+    );
     check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check_violation(&machine, 2, MemberMessage::Left, "left without announcing it");
     let mut leaving = middle();
-    check(&mut leaving, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
-    check_violation(&leaving, 2, MemberMessage::Leave { saved: false }, "leaves twice");
+    check(
+        &mut leaving,
+        heard(2, MemberMessage::Leave { saved: false, names: false }),
+        &["to 2: leave heard"],
+    );
+    check_violation(
+        &leaving,
+        2,
+        MemberMessage::Leave { saved: false, names: false },
+        "leaves twice",
+    );
     let not_coordinator = "view from a node that is not the coordinator";
     check_violation(&machine, 2, view(4, 3, 3, true), not_coordinator);
     check_violation(&founder_with_peer(), 1, view(3, 3, 3, true), not_coordinator);
@@ -760,7 +807,11 @@ fn earliest_member_coordinates_whatever_its_number() {
     check(&mut machine, link_up(0), &[]);
     check(&mut machine, link_up(3), &["ready"]);
     assert_eq!(machine.coordinator(), Some(NodeId(3)));
-    check(&mut machine, heard(3, MemberMessage::Leave { saved: false }), &["to 3: leave heard"]);
+    check(
+        &mut machine,
+        heard(3, MemberMessage::Leave { saved: false, names: false }),
+        &["to 3: leave heard"],
+    );
     check(&mut machine, heard(3, MemberMessage::Left), &["gone 3"]);
     assert_eq!(machine.coordinator(), Some(NodeId(0)));
     // A number that this node has never known may have been used before its admission.

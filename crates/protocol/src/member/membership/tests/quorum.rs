@@ -53,7 +53,7 @@ fn coordinator_removes_members_cut_off_by_a_quorum() {
     let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
     check(&mut first, out_of_reach(2), &called);
     check(&mut first, out_of_reach(2), &[]);
-    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &[]);
+    check(&mut first, heard(2, MemberMessage::Leave { saved: false, names: false }), &[]);
     let buried = ["removed 2", "to 1: view 4 2 removed"];
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &buried);
     check_violation(
@@ -182,7 +182,11 @@ fn accusations_are_repeated_to_a_new_coordinator() {
 #[test]
 fn leave_waits_until_suspects_are_judged() {
     let mut first = of_three(0);
-    check(&mut first, MemberEvent::Leave { saved: false }, &["to 1: leave", "to 2: leave"]);
+    check(
+        &mut first,
+        MemberEvent::Leave { saved: false, names: false },
+        &["to 1: leave", "to 2: leave"],
+    );
     check(&mut first, heard(1, MemberMessage::LeaveHeard), &[]);
     check(&mut first, out_of_reach(2), &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
     check(
@@ -233,7 +237,11 @@ fn member_that_may_live_is_removed_and_not_ended() {
     }
     // It uses nothing of this node any more; other members may not know that.
     let mut first = of_three(0);
-    check(&mut first, heard(2, MemberMessage::Leave { saved: false }), &["to 2: leave heard"]);
+    check(
+        &mut first,
+        heard(2, MemberMessage::Leave { saved: false, names: false }),
+        &["to 2: leave heard"],
+    );
     check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: vote 1"]);
     check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-const KNOWN: Keeps = Keeps::Known { node: NodeId(2), generation: Generation(0) };
+const KNOWN: Keeps = Keeps::Known { node: NodeId(2), generation: Generation(0), names: true };
 
 fn known(node: u16, generation: u16) -> Keeps {
-    Keeps::Known { node: NodeId(node), generation: Generation(generation) }
+    Keeps::Known { node: NodeId(node), generation: Generation(generation), names: true }
 }
 
 fn joins(life: u64, keeps: Keeps) -> MemberEvent {
@@ -201,7 +201,7 @@ fn next_coordinator_keeps_the_numbers_of_nodes_with_state() {
     check(&mut machine, MemberEvent::Joined(welcome), &["connect 0"]);
     check(&mut machine, link_up(0), &["ready"]);
     let view_of = |number, change| {
-        let member = ListedMember { state: true, born: ViewNumber(4), ..listed(2, 2) };
+        let member = ListedMember { state: true, names: true, born: ViewNumber(4), ..listed(2, 2) };
         heard(0, MemberMessage::View { number: ViewNumber(number), member, change })
     };
     check(&mut machine, view_of(4, Change::Joined), &[]);
