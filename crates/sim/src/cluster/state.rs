@@ -227,6 +227,8 @@ struct Place {
     disk: Option<SimDisk>,
     /// Its memory is not on the disk yet: it gets there when the node is drained.
     is_volatile: bool,
+    /// It had no state at first, so its number is an ordinary one.
+    began_volatile: bool,
     lives: u32,
     node: Option<Node>,
     joining: Option<Joining>,
@@ -248,8 +250,11 @@ struct StateCluster {
     net: SimNet,
     /// All lives end by a leave: nothing is lost then.
     gently: bool,
-    /// A node that had joined has failed, perhaps with lines of volatile memory: the run says nothing more.
+    /// A node that had joined has failed, perhaps with lines of volatile memory, or the cluster was founded again, perhaps
+    /// by a node with the number of one that was drained: the run says nothing more.
     is_void: bool,
+    /// The cluster was founded.
+    is_founded: bool,
     places: Vec<Place>,
     random: Random,
     config: Config,
@@ -274,10 +279,11 @@ fn run(seed: u64) -> Result<StateSummary, String> {
     cluster.allocate()?;
     let rounds = cluster.random.between(1, 3);
     for _ in 0..rounds {
-        cluster.round()?;
+        let done = cluster.round();
         if cluster.is_void {
             return Ok(cluster.summary);
         }
+        done?;
     }
     cluster.agree()?;
     super::check_history(&cluster.shared.history.borrow())?;
@@ -310,6 +316,7 @@ impl StateCluster {
         let place = |disk| Place {
             disk,
             is_volatile: false,
+            began_volatile: false,
             lives: 0,
             node: None,
             joining: None,
@@ -324,11 +331,13 @@ impl StateCluster {
         let gently = random.chance(250);
         for place in places.iter_mut().filter(|place| gently && place.disk.is_some()) {
             place.is_volatile = random.chance(500);
+            place.began_volatile = place.is_volatile;
         }
         Self {
             net,
             gently,
             is_void: false,
+            is_founded: false,
             places,
             random,
             config,
@@ -346,6 +355,9 @@ impl StateCluster {
         let is_first = self.places.iter().all(|place| {
             place.node.is_none() && place.joining.is_none() && place.leaving.is_none()
         });
+        let was_drained = |place: &Place| place.disk.is_some() && place.began_volatile;
+        self.is_void |= is_first && self.is_founded && self.places.iter().any(was_drained);
+        self.is_founded = true;
         let fabric = self.net.fabric(&self.process(at));
         let config = self.config.clone();
         let place = &self.places[at];
