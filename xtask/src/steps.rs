@@ -297,8 +297,16 @@ fn optimize(shell: &mut Shell) {
     shell.set("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
 }
 
+/// Runs twice as many tests at a time as there are processors: tests of processes wait for leases and for each other most
+/// of their time.
+fn overlap_waits(shell: &mut Shell) {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    shell.set("RUST_TEST_THREADS", (2 * processors).to_string());
+}
+
 /// Runs the README's `cargo test` command.
 fn readme(shell: &mut Shell) -> Result<(), String> {
+    overlap_waits(shell);
     let text = std::fs::read_to_string("README.md").map_err(|e| format!("README.md: {e}"))?;
     let commands = fenced_commands(&text);
     let command = commands.iter().find_map(|(_, command)| command.strip_prefix("cargo test"));
@@ -434,6 +442,7 @@ fn sanitizer(shell: &mut Shell) -> Result<(), String> {
     }
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     shell.own_target("sanitizer");
+    overlap_waits(shell);
     // The fake libibverbs is loaded at run time and finds the sanitizer in the program that loads it.
     let shown = "-Clink-arg=-Wl,--export-dynamic-symbol=__asan_*";
     shell.set("RUSTFLAGS", format!("-Zsanitizer=address {shown}"));
