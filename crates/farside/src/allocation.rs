@@ -104,19 +104,15 @@ impl Session {
             let node = call.choose_home(spec, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
-            let allocate = OperationKind::Allocate { node, bytes, class };
+            let any = matches!(spec.hint, AllocationHint::Default | AllocationHint::Remote);
+            let elsewhere = any && spec.durability == Durability::Volatile;
+            let allocate = OperationKind::Allocate { node, bytes, class, elsewhere };
             match call.call(allocate, LinePiece::empty(address), &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
                 }
-                Err(error)
-                    if error.code == ErrorCode::OutOfMemory
-                        && matches!(
-                            spec.hint,
-                            AllocationHint::Default | AllocationHint::Remote
-                        )
-                        && full.insert(node) => {}
+                Err(error) if error.code == ErrorCode::OutOfMemory && any && full.insert(node) => {}
                 Err(error) => {
                     return Err(Error { address: None, ..error });
                 }

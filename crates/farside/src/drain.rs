@@ -5,7 +5,7 @@
 //! 2. **Leave** up to the point where this node holds nothing of other homes, all lines of its own are back, and nothing
 //!    writes them any more: from then on calls for writing wait for its return.
 //! 3. **Copy again**: the state logs what differs.
-//! 4. **Declare** the state whole, read it back, and compare all of it with the memory.
+//! 4. **Read** the state back, compare all of it with the memory, and declare it whole.
 //! 5. **Leave** to the end: members keep the number and the memory for its return.
 
 use crate::durable::LogDevice;
@@ -49,15 +49,16 @@ impl Node {
     ///
     /// The node has left then; drop it before this process starts one in its place.
     ///
-    /// *Blocks* for a copy of the memory while the node works, then, while the memory cannot be written, for a second copy of what has changed since, and for
-    /// reading all back: set [`Config::return_timeout_ns`](crate::Config::return_timeout_ns) of the other nodes for that.
+    /// *Blocks* for a copy of the memory while the node works, then, while the memory cannot be written, for a second copy
+    /// of what has changed since, and for reading all back: set [`Config::return_timeout_ns`](crate::Config::return_timeout_ns) of the other nodes for that.
     /// *Cost*: as much memory as is lent, for as long as it takes.
     ///
     /// # Errors
     /// `BadConfiguration` for a node that has state or lends no memory, or of a memory size that no state has; `StateForeign`,
-    /// `StateInUse`, `DeviceFailed`, `System` and others of the place; `TimedOut`. The node remains a member if the place
-    /// fails, and reads are still served; before the leave has begun it works as before, afterwards drain it to another place
-    /// or leave without. `NodeClosed` or `Isolated` if the cluster removed this node meanwhile.
+    /// `StateInUse`, `DeviceFailed`, `System` and others of the place; `TimedOut` if lines are not given back in time. The node
+    /// remains a member then, and reads are still served; before the leave has begun it works as before, afterwards drain it
+    /// to another empty place, or leave without. `NodeClosed` or `Isolated` if this node has left meanwhile, by a clone, or the
+    /// cluster has removed it; `TimedOut` also if a member does not answer the leave, with the memory saved.
     ///
     /// ```
     /// use farside::{Config, DrainTarget, Node};
@@ -111,25 +112,28 @@ impl Node {
     ///
     /// # Errors
     /// As [`drain`](Self::drain); the node works as before.
-    pub fn start_draining(self, device: Box<dyn LogDevice>) -> Result<crate::Leaving, Error> {
+    pub fn start_draining(&self, device: Box<dyn LogDevice>) -> Result<crate::Leaving, Error> {
         let core = &self.shared().core;
         let state = open_device(device, core.memory_bytes)?;
         let mut saver = Saver::new(core, state, None)?;
         saver.copy(core, false)?;
-        Ok(self.leave_with(Some(saver)))
+        self.clone().leave_with(saver).ok_or_else(leaves_already)
     }
+}
+
+pub(crate) fn leaves_already() -> Error {
+    let text = "this node leaves already, or is drained already, and not to this place";
+    Error::with(ErrorCode::NodeClosed, text)
 }
 
 impl NodeShared {
     /// Steps 2 to 5.
     fn drain(&self, saver: &mut Saver) -> Result<Drained, Error> {
         let unlock_timeout = self.core.leave_timeout / 2;
-        let elsewise =
-            || Error::with(ErrorCode::NodeClosed, "this node leaves already, without this drain");
         if !self.core.with_engine(|engine| engine.begin_leave(unlock_timeout, true)) {
-            return Err(elsewise());
+            return Err(leaves_already());
         }
         self.wait_until_left(unlock_timeout, Some(saver))?;
-        saver.drained().ok_or_else(elsewise)
+        saver.drained().ok_or_else(leaves_already)
     }
 }

@@ -59,7 +59,14 @@ impl Leaving {
             // If saving has failed, the leave continues without.
             self.shared.core.engine().begin_leave(Duration::ZERO, false);
         }
-        self.shared.poll_leave()
+        let left = self.shared.poll_leave()?;
+        match &self.saver {
+            Some(saver) if left.is_ok() && saver.drained().is_none() => Some(Err(Error::with(
+                ErrorCode::NodeClosed,
+                "it has left without saving its memory",
+            ))),
+            _ => Some(left),
+        }
     }
 }
 
@@ -98,6 +105,9 @@ impl NodeShared {
                 }
             } else if self.core.engine().awaits_saving() {
                 deadline = Instant::now() + self.core.leave_timeout; // a clone drains this node
+            } else {
+                // If the drain of a clone has failed, this leaves without.
+                self.core.engine().begin_leave(Duration::ZERO, false);
             }
             if let Some(done) = self.poll_leave() {
                 return done;
@@ -108,7 +118,8 @@ impl NodeShared {
                     let text = self.core.engine().describe();
                     return Err(Error::with(ErrorCode::TimedOut, text));
                 }
-                let text = self.core.engine().describe();
+                let saved = if saver.is_some() { "all of its memory is saved: " } else { "" };
+                let text = format!("{saved}{}", self.core.engine().describe());
                 self.close();
                 return Err(Error::with(ErrorCode::TimedOut, text));
             }

@@ -623,13 +623,16 @@ impl Node {
     /// Starts to leave, for a node that its caller drives by [`progress`](Self::progress): poll the result, and
     /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
-        self.leave_with(None)
+        let unlock_timeout = self.shared.core.leave_timeout / 2;
+        self.shared.core.engine().begin_leave(unlock_timeout, false);
+        Leaving { shared: self.shared, saver: None }
     }
 
-    pub(crate) fn leave_with(self, saver: Option<Saver>) -> Leaving {
+    /// Starts to leave with its memory saved; `None` if it leaves already.
+    pub(crate) fn leave_with(self, saver: Saver) -> Option<Leaving> {
         let unlock_timeout = self.shared.core.leave_timeout / 2;
-        self.shared.core.engine().begin_leave(unlock_timeout, saver.is_some());
-        Leaving { shared: self.shared, saver }
+        let begins = self.shared.core.engine().begin_leave(unlock_timeout, true);
+        begins.then(|| Leaving { shared: self.shared, saver: Some(saver) })
     }
 
     pub(crate) fn shared(&self) -> &NodeShared {

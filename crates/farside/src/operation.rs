@@ -54,8 +54,8 @@ pub(crate) enum OperationKind {
     Pin(Want),
     /// Fetch the line for later accesses; none waits for it.
     Prefetch(Want),
-    /// Allocate memory at a node.
-    Allocate { node: NodeId, bytes: u64, class: u8 },
+    /// Allocate memory at a node; `elsewhere`: it need not be that one, so it does not wait for its return.
+    Allocate { node: NodeId, bytes: u64, class: u8, elsewhere: bool },
     /// Get the directory of named roots of a node.
     Directory { node: NodeId },
     /// Free an allocation.

@@ -288,7 +288,19 @@ impl Timed<'_> {
 
     /// The home and the first page of the directory.
     fn directory(&mut self) -> Result<(NodeId, GlobalAddress), Error> {
+        loop {
+            let found = self.directory_now();
+            let is_away = found.as_ref().is_err_and(|error| error.code == ErrorCode::HomeAway);
+            let home = self.core.engine().membership().directory_home();
+            if !is_away || home == self.directory_asked {
+                return found;
+            }
+        }
+    }
+
+    fn directory_now(&mut self) -> Result<(NodeId, GlobalAddress), Error> {
         let holder = self.core.engine().membership().directory_home();
+        self.directory_asked = holder;
         let none =
             || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
         let holder = holder.ok_or_else(none)?;

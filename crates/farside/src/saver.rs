@@ -3,7 +3,7 @@
 use crate::commits::COMMIT_TIMEOUT;
 use crate::durable::{Allocation, MemoryState, StateIdentity};
 use crate::hit::Lines;
-use crate::wait::Core;
+use crate::wait::{Core, pause};
 use crate::{Error, ErrorCode, canary};
 use farside_base::{GlobalAddress, LineAddress, LineSize, MemoryId};
 use farside_protocol::allocate::{Block, SEGMENT_BYTES};
@@ -11,6 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+/// How long a state that was closed may count as in use.
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two attempts.
+const REOPEN_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes that are copied and logged together.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -149,11 +153,14 @@ impl Saver {
         if let Some(reopen) = &self.reopen {
             state.close(COMMIT_TIMEOUT)?;
             drop(state);
-            state = reopen()?;
+            state = reopen_in_time(reopen)?;
             self.compare(core, &state, directory)?;
         }
-        state.end_saving()?;
-        state.close(COMMIT_TIMEOUT)?;
+        let whole = state.end_saving().and_then(|_| state.close(COMMIT_TIMEOUT));
+        whole.map_err(|error| {
+            let detail = format!("{}; the place may be whole: empty it", error.detail);
+            Error { detail, ..error }
+        })?;
         self.is_done = true;
         Ok(())
     }
@@ -224,6 +231,19 @@ impl Saver {
         let saved = self.finish(core);
         core.with_engine(|engine| engine.end_saving(saved.is_ok()));
         saved.map(|()| true)
+    }
+}
+
+/// Opens the state again; a server may not have seen yet that the connection before is closed.
+fn reopen_in_time(reopen: &Reopen) -> Result<MemoryState, Error> {
+    let deadline = Instant::now() + REOPEN_TIMEOUT;
+    loop {
+        match reopen() {
+            Err(error) if error.code == ErrorCode::StateInUse && Instant::now() < deadline => {
+                pause(REOPEN_PAUSE);
+            }
+            opened => return opened,
+        }
     }
 }
 

@@ -81,6 +81,8 @@ pub struct Session {
     timeout: Option<Duration>,
     /// The directory of named roots that was used last, and its home.
     pub(crate) directory: Option<(NodeId, GlobalAddress)>,
+    /// The node that was asked last for it.
+    pub(crate) directory_asked: Option<NodeId>,
     /// The last field: the node may leave only after this session has closed.
     _node: Arc<NodeShared>,
 }
@@ -182,6 +184,7 @@ impl Session {
             in_flight: InFlight::default(),
             deadline: None,
             directory: None,
+            directory_asked: None,
             _node: node,
         }
     }

@@ -13,8 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A drain to this place did not end.
-const NOT_WHOLE: &str = "a node did not end saving its memory there, so it is not whole: drain that node to it again, or \
-    empty it";
+const NOT_WHOLE: &str = "a node did not end saving its memory there, so it is not whole: empty it";
 /// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
 const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -68,7 +67,8 @@ impl NodeState {
             return Err(Error::with(ErrorCode::StateForeign, NOT_WHOLE));
         }
         let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
-        let names = memory.directory().is_some();
+        // One that had state from its start on has a number of the upper half.
+        let names = memory.directory().is_some() || node.0 >= config.limits.nodes_max / 2;
         Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation, names }) })
     }
 

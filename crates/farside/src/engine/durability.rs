@@ -446,11 +446,21 @@ impl Engine {
     /// Starts the operations again that need not wait any more: their home has returned, or will not.
     pub(super) fn reconsider_away(&mut self) {
         for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
-            match self.is_home_away(operation) {
-                true => self.away.waiting.push_back((operation, at_ns)),
-                false => self.follow_ups.push_back(FollowUp::Start(operation)),
+            if self.has_moved(operation) {
+                self.finish(operation, Err(ErrorCode::HomeAway));
+            } else if self.is_home_away(operation) {
+                self.away.waiting.push_back((operation, at_ns));
+            } else {
+                self.follow_ups.push_back(FollowUp::Start(operation));
             }
         }
+    }
+
+    /// Whether an operation asks a node for the directory of names that is not its home any more.
+    fn has_moved(&self, operation: OperationId) -> bool {
+        let kind = self.sessions.request(operation).map(|(kind, _)| kind);
+        let home = self.membership.machine().directory_home();
+        matches!(kind, Some(OperationKind::Directory { node }) if Some(node) != home)
     }
 
     fn is_home_away(&self, operation: OperationId) -> bool {

@@ -143,6 +143,46 @@ fn node_that_cannot_be_saved_works_as_before() {
     assert_eq!(session.read_u64(word).unwrap(), 3);
 }
 
+/// The place fails after writes are refused: the node stays, serves reads, and is drained to another place.
+#[test]
+fn node_whose_place_fails_is_drained_to_another() {
+    let folder = StateFolder::new("second-place");
+    let fabric = process_fabric("shm", None);
+    let options = LendOptions::default().exclusive(true);
+    let server = MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options).unwrap();
+    let copies = DrainTarget::Copies(vec![server.address().to_owned()]);
+    let founder = Node::create(&config("second-place", None)).unwrap();
+    let home = Node::join(&config("second-place", None)).unwrap();
+    let mut session = founder.session().unwrap();
+    let words = session.alloc_on(4096, home.id()).unwrap();
+    session.write_u64(words, 1).unwrap();
+    let other = words.checked_add(512).unwrap();
+    std::thread::scope(|scope| {
+        let guard = session.lock_write(words, 8).unwrap();
+        let drains = scope.spawn(|| home.drain(&copies));
+        let mut second = founder.session().unwrap();
+        let refuses = || {
+            let refused = second.try_lock_write(other, 8).map(drop);
+            refused.is_err_and(|error| error.code == ErrorCode::HomeAway)
+        };
+        farside_testkit::until("the drain waits for the lock", refuses);
+        drop(server);
+        guard.unlock().unwrap();
+        let error = drains.join().unwrap().unwrap_err();
+        assert_ne!(error.code, ErrorCode::NodeClosed, "{error}");
+        assert_eq!(session.read_u64(words).unwrap(), 1, "reads are served");
+        let late = session.with_timeout(Duration::from_millis(1)).fetch_add(other, 2).unwrap_err();
+        assert_eq!(late.code, ErrorCode::TimedOut, "{late}");
+        assert_eq!(founder.members().iter().filter(|member| member.alive).count(), 2);
+
+        let writes = scope.spawn(|| founder.session().unwrap().fetch_add(other, 3));
+        home.drain(&DrainTarget::Folder(folder.0.clone())).unwrap();
+        let _home = Node::join(&config("second-place", Some(&folder.0))).unwrap();
+        writes.join().unwrap().unwrap();
+        assert_eq!([words, other].map(|word| session.read_u64(word).unwrap()), [1, 3]);
+    });
+}
+
 /// A later life of the same number and generation does not overwrite what was saved.
 #[test]
 fn saved_memory_is_not_overwritten() {

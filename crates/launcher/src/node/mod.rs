@@ -133,6 +133,11 @@ impl NodeMember {
         let config = Some(settings.to_owned());
         let plan =
             Plan::of(&settings::Node { settings: Default::default(), config, witness: false })?;
+        if plan.drain.is_some() {
+            return Err(Failure::usage(
+                "drain_to and drain_to_copies have no meaning here: leave them out, or run farside node",
+            ));
+        }
         let life = Some(founding::once(&plan)?);
         Ok(Self { plan, life, waiting: None })
     }

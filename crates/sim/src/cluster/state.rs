@@ -52,6 +52,8 @@ struct StateBoard {
     ended_locks: Cell<u64>,
     /// Homes are awaited without a bound: no fence fails for one that is away.
     patient: Cell<bool>,
+    /// And all of them leave: no access fails.
+    strict: Cell<bool>,
     sessions: Cell<usize>,
     trouble: RefCell<Option<String>>,
 }
@@ -76,6 +78,10 @@ impl StateBoard {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
+        let is_access = ["operation", "fence"].contains(&what);
+        if self.strict.get() && is_access && error.code != NodeClosed {
+            self.trouble.borrow_mut().get_or_insert(format!("{what} under leaves: {error}"));
+        }
         let codes =
             [HomeAway, WritesLost, NodeClosed, DeviceFailed, NoState, OutOfMemory, NotLocked];
         if !codes.contains(&error.code) {
@@ -279,11 +285,11 @@ fn run(seed: u64) -> Result<StateSummary, String> {
     cluster.allocate()?;
     let rounds = cluster.random.between(1, 3);
     for _ in 0..rounds {
-        let done = cluster.round();
+        cluster.round()?;
         if cluster.is_void {
-            return Ok(cluster.summary);
+            super::check_history(&cluster.shared.history.borrow())?;
+            return Ok(StateSummary { drains: 0, ..cluster.summary });
         }
-        done?;
     }
     cluster.agree()?;
     super::check_history(&cluster.shared.history.borrow())?;
@@ -329,6 +335,7 @@ impl StateCluster {
         let shared = Rc::new(StateBoard::default());
         shared.patient.set(config.return_timeout_ns > 1_000_000);
         let gently = random.chance(250);
+        shared.strict.set(gently && shared.patient.get());
         for place in places.iter_mut().filter(|place| gently && place.disk.is_some()) {
             place.is_volatile = random.chance(500);
             place.began_volatile = place.is_volatile;
@@ -355,7 +362,7 @@ impl StateCluster {
         let is_first = self.places.iter().all(|place| {
             place.node.is_none() && place.joining.is_none() && place.leaving.is_none()
         });
-        let was_drained = |place: &Place| place.disk.is_some() && place.began_volatile;
+        let was_drained = |place: &Place| place.began_volatile && !place.is_volatile;
         self.is_void |= is_first && self.is_founded && self.places.iter().any(was_drained);
         self.is_founded = true;
         let fabric = self.net.fabric(&self.process(at));
@@ -423,6 +430,7 @@ impl StateCluster {
                     busy = true;
                 }
                 Err(error) if may_pass(error.code) => {
+                    self.shared.strict.set(false);
                     self.gently = false; // others may have used its memory already: this is a death
                     self.is_void |= self.places.iter().any(|place| place.is_volatile);
                     self.end_life(at, PAUSE);
@@ -552,6 +560,9 @@ impl StateCluster {
             for at in due {
                 self.start(at)?;
             }
+            if self.is_void {
+                return Ok(());
+            }
             let ready = self.places.iter().all(|place| place.node.is_some());
             let works = self.places.iter().flat_map(|place| &place.tasks).any(Option::is_some);
             if ready && !works && kills.is_empty() && returns.is_empty() {
@@ -560,6 +571,9 @@ impl StateCluster {
             step += 1;
             let waits = !kills.is_empty() || !returns.is_empty();
             idle = if self.step()? || waits { 0 } else { idle + 1 };
+            if self.is_void {
+                return Ok(());
+            }
             if idle > IDLE_MAX {
                 return Err(format!("stuck: {}", self.describe()));
             }

@@ -709,7 +709,8 @@ impl MemberCluster {
         }
         let mut lives: Vec<_> = running().filter_map(|at| self.life(at)).collect();
         lives.sort_unstable_by_key(|(_, born)| *born);
-        let first = running().next()?;
+        let first_running = running().next()?;
+        let first = first_running;
         let (view, kept) = (self.machine(first).view(), self.machine(first).kept());
         let kept: Vec<NodeId> = kept.collect();
         for at in running() {
@@ -717,6 +718,9 @@ impl MemberCluster {
             let first = self.life(at) == lives.first().copied();
             if machine.view() != view {
                 return Some("views differ");
+            }
+            if machine.directory_home() != self.machine(first_running).directory_home() {
+                return Some("members know other homes of names");
             }
             if !machine.kept().eq(kept.iter().copied()) {
                 return Some("members know other nodes with state");

@@ -121,7 +121,7 @@ impl Engine {
         address: Option<GlobalAddress>,
     ) {
         match kind {
-            OperationKind::Allocate { node, bytes, class } => {
+            OperationKind::Allocate { node, bytes, class, .. } => {
                 self.start_allocate(operation, node, bytes, class)
             }
             OperationKind::Directory { node } => self.start_directory(operation, node),
@@ -444,7 +444,7 @@ impl Engine {
     /// Announces this node's free memory: to one node if that is new, to all when it has changed by a
     /// sixteenth (004 §2.1: statistics synchronised from time to time).
     pub(crate) fn announce_free(&mut self, only: Option<NodeId>) {
-        let free = self.homes.free_bytes();
+        let free = if self.keeps_and_leaves() { 0 } else { self.homes.free_bytes() };
         let told = self.homes.placement.note_own(free);
         match (only, told) {
             (Some(node), _) => {
@@ -458,6 +458,12 @@ impl Engine {
             }
             (None, None) => {}
         }
+    }
+
+    /// Whether an allocation need not be at the home that was asked.
+    fn may_be_elsewhere(&self, operation: OperationId) -> bool {
+        let kind = self.sessions.request(operation).map(|(kind, _)| kind);
+        matches!(kind, Some(OperationKind::Allocate { elsewhere: true, .. }))
     }
 
     /// Announces that this home allocates nothing any more: it leaves.
@@ -511,6 +517,10 @@ impl Engine {
                 let operation = self.asked(from, ticket)?;
                 if code == ErrorCode::HomeAway {
                     self.away.leaves(from);
+                    if self.may_be_elsewhere(operation) {
+                        self.finish(operation, Err(ErrorCode::OutOfMemory)); // the next home is asked
+                        return Ok(());
+                    }
                     if self.wait_for_home(operation) {
                         return Ok(()); // a free too: nothing was freed
                     }
@@ -552,9 +562,11 @@ impl Engine {
         self.coherence.machine().lines_lost() as u64
     }
 
-    /// Returns the offset and the lines of the directory of named roots.
+    /// Returns the offset and the lines of the directory of named roots, if this node is its home.
     pub(crate) fn directory_of_names(&self) -> Option<(u64, u64)> {
-        self.homes.directory.map(|(address, lines)| (address.offset(), lines))
+        let is_home = self.membership.machine().directory_home() == Some(self.me());
+        let directory = self.homes.directory.filter(|_| is_home);
+        directory.map(|(address, lines)| (address.offset(), lines))
     }
 
     /// Refuses an address outside the memory that its home lends, or that does not match the request.

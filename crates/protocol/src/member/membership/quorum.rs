@@ -41,7 +41,6 @@
 
 use super::judgement::Vote;
 use super::{Membership, MembershipStage, refusal};
-use crate::member::Keeps;
 use crate::member::canary::mutant;
 use crate::member::event::{Effects, MemberEffect};
 use crate::member::message::MemberMessage;
@@ -55,19 +54,18 @@ const ISOLATED: &str = "most of the cluster is out of reach";
 
 impl Membership {
     /// The home of the directory of named roots: of the nodes with state the one with the lowest number, a member or
-    /// not; without any, the member that was admitted first among those that lend memory and do not leave. A node with
-    /// state that has an ordinary number, for it was drained, counts if it has a directory.
+    /// not; without any, the member that was admitted first among those that lend memory and do not leave. A node that was
+    /// drained while another one had the names counts only if there is no other.
     pub fn directory_home(&self) -> Option<NodeId> {
-        let half = Keeps::first_number(self.identity.settings.nodes_max);
-        let mut kept = self.generations.iter().filter(|(_, lent)| lent.state);
-        if let Some((node, _)) = kept.find(|(node, lent)| lent.names || **node >= half) {
-            return Some(*node);
+        let has_names = |node: &NodeId| self.generations.get(node).is_some_and(|lent| lent.names);
+        if let Some(node) = self.kept().find(has_names) {
+            return Some(node);
         }
-        let lenders = self
-            .roster
-            .iter()
-            .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
-        lenders.min_by_key(|member| member.born).map(|member| member.node)
+        let is_fit = |member: &&RosterEntry| {
+            member.memory.is_some() && !member.gone && !member.leaving && !member.state
+        };
+        let earliest = self.roster.iter().filter(is_fit).min_by_key(|member| member.born);
+        earliest.map(|member| member.node).or_else(|| self.kept().next())
     }
 
     pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {
