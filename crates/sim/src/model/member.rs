@@ -719,11 +719,11 @@ impl MemberCluster {
             if machine.view() != view {
                 return Some("views differ");
             }
-            if machine.directory_home() != self.machine(first_running).directory_home() {
-                return Some("members know other homes of names");
-            }
             if !machine.kept().eq(kept.iter().copied()) {
                 return Some("members know other nodes with state");
+            }
+            if machine.directory_home() != self.machine(first_running).directory_home() {
+                return Some("members know other homes of names");
             }
             if !machine.alive().map(|(node, _)| node).eq(lives.iter().map(|(node, _)| *node)) {
                 return Some("the living are not those who live");
