@@ -50,7 +50,8 @@ impl Node {
     /// The node has left then; drop it before this process starts one in its place.
     ///
     /// *Blocks* for a copy of the memory while the node works, then, while the memory cannot be written, for a second copy
-    /// of what has changed since, and for reading all back: set [`Config::return_timeout_ns`](crate::Config::return_timeout_ns) of the other nodes for that.
+    /// of what has changed since, and for reading all back: set
+    /// [`Config::return_timeout_ns`](crate::Config::return_timeout_ns) of the other nodes for that.
     /// *Cost*: as much memory as is lent, for as long as it takes.
     ///
     /// # Errors
@@ -121,7 +122,7 @@ impl Node {
     }
 }
 
-pub(crate) fn leaves_already() -> Error {
+fn leaves_already() -> Error {
     let text = "this node leaves already, or is drained already, and not to this place";
     Error::with(ErrorCode::NodeClosed, text)
 }

@@ -67,8 +67,7 @@ impl NodeState {
             return Err(Error::with(ErrorCode::StateForeign, NOT_WHOLE));
         }
         let (node, generation) = (NodeId(identity.node), Generation(identity.generation));
-        // One that had state from its start on has a number of the upper half.
-        let names = memory.directory().is_some() || node.0 >= config.limits.nodes_max / 2;
+        let names = memory.directory().is_some();
         Ok(Self { memory: Some(memory), ..Self::of(Keeps::Known { node, generation, names }) })
     }
 

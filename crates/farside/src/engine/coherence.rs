@@ -51,7 +51,7 @@ impl CoherenceDriver {
     }
 
     /// Grants no own line for writing any more.
-    /// Returns whether it did before.
+    /// Returns whether it granted lines before.
     pub(super) const fn stop_granting(&mut self) -> bool {
         self.machine.stop_granting()
     }

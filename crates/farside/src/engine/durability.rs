@@ -476,7 +476,7 @@ impl Engine {
     }
 
     /// Why a node cannot be asked, if so.
-    pub(crate) fn refusal_of(&self, node: NodeId) -> Option<ErrorCode> {
+    pub(super) fn refusal_of(&self, node: NodeId) -> Option<ErrorCode> {
         let refusal = if node == self.me() { None } else { self.links.peers().refusal(node) };
         refusal.map(|code| match self.membership.machine().keeps(node) {
             true => ErrorCode::HomeAway,

@@ -160,16 +160,18 @@ impl NodeEvent<'_> {
             }
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
             Self::Standby { reason } => {
-                format!(
-                    "standby, takes over once the process that uses the state has ended: {reason}"
-                )
+                format!("standby until the process that uses the state has ended: {reason}")
             }
             Self::CopyLost { reason } => format!(
                 "continues without a copy of its state: {reason}; start it again with a new copy in its place"
             ),
-            Self::Draining { .. } | Self::Drained { .. } | Self::NotDrained { .. } => {
-                self.drain_text()
+            Self::Draining { place } => format!("saves its memory to {place}"),
+            Self::Drained { place, memory_bytes, lines_lost, paused_ms } => {
+                drained(place, *memory_bytes, *lines_lost, *paused_ms)
             }
+            Self::NotDrained { reason } => format!(
+                "its memory could not be saved, so it has not left: {reason}; asked again, it leaves without"
+            ),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
@@ -190,24 +192,14 @@ impl NodeEvent<'_> {
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
         }
     }
-    /// The text of the events of a drain.
-    fn drain_text(&self) -> String {
-        match self {
-            Self::Draining { place } => format!("saves its memory to {place}"),
-            Self::Drained { place, memory_bytes, lines_lost, paused_ms } => {
-                let lost = match lines_lost {
-                    0 => String::new(),
-                    lost => format!(", with {lost} lines that their owners had taken with them"),
-                };
-                format!(
-                    "its memory is in {place}: {}{lost}; it could not be written for {paused_ms} ms",
-                    bytes(*memory_bytes)
-                )
-            }
-            Self::NotDrained { reason } => format!(
-                "its memory could not be saved, so it has not left: {reason}; asked again, it leaves without"
-            ),
-            _ => String::new(),
-        }
-    }
+}
+
+/// The text of a node whose memory is saved.
+fn drained(place: &str, memory_bytes: u64, lines_lost: u64, paused_ms: u64) -> String {
+    let lost = match lines_lost {
+        0 => String::new(),
+        lost => format!(", with {lost} lines that their owners had taken with them"),
+    };
+    let saved = bytes(memory_bytes);
+    format!("its memory is in {place}: {saved}{lost}; it could not be written for {paused_ms} ms")
 }

@@ -655,18 +655,8 @@ impl<'a> Input<'a> {
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
             let born = ViewNumber(self.u64()?);
-            let SharedMemory { memory, state, names, witness } = self.memory()?;
-            let host = self.host()?;
-            members.push(ListedMember {
-                node,
-                incarnation,
-                born,
-                host,
-                memory,
-                state,
-                names,
-                witness,
-            });
+            let shared = self.memory()?;
+            members.push(shared.listed((node, incarnation), born, self.host()?));
         }
         let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
         if !rising || members.last().is_some_and(|last| last.born >= view) {
@@ -779,6 +769,17 @@ pub(super) struct SharedMemory {
 impl SharedMemory {
     const fn of(memory: Option<Generation>) -> Self {
         Self { memory, state: false, names: false, witness: false }
+    }
+
+    /// The member whose memory it is.
+    pub(super) const fn listed(
+        self,
+        (node, incarnation): (NodeId, Incarnation),
+        born: ViewNumber,
+        host: Option<SocketAddr>,
+    ) -> ListedMember {
+        let Self { memory, state, names, witness } = self;
+        ListedMember { node, incarnation, born, host, memory, state, names, witness }
     }
 }
 

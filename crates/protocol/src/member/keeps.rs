@@ -22,7 +22,7 @@ pub enum Keeps {
         node: NodeId,
         /// The generation of its memory.
         generation: Generation,
-        /// There is a directory of named roots in its memory.
+        /// There is a directory of named roots in what it keeps.
         names: bool,
     },
 }
@@ -33,12 +33,13 @@ impl Keeps {
         !matches!(self, Self::Nothing)
     }
 
-    /// Whether names of roots may be in the memory of such a node with state: a new one may become their home.
-    pub(super) const fn may_have_names(self) -> bool {
+    /// Whether names of roots may be in the memory of such a node with state: in that of one that was drained, if it has a
+    /// directory; in that of any other, which has a number of the upper half.
+    pub(super) fn may_have_names(self, nodes_max: u16) -> bool {
         match self {
             Self::Nothing => false,
             Self::New => true,
-            Self::Known { names, .. } => names,
+            Self::Known { node, names, .. } => names || node >= Self::first_number(nodes_max),
         }
     }
 
@@ -98,6 +99,17 @@ mod tests {
         let known = Keeps::Known { node: NodeId(3), generation: Generation(9), names: false };
         assert_eq!(founded(known, 4), (3, 9));
         assert_eq!(Keeps::Nothing.founding(false, 4), Ok((NodeId(0), None)));
+    }
+
+    #[test]
+    fn drained_node_may_have_names_if_it_has_a_directory() {
+        let known = |node, names| {
+            let keeps = Keeps::Known { node: NodeId(node), generation: Generation(0), names };
+            keeps.may_have_names(8)
+        };
+        assert_eq!([known(3, false), known(3, true), known(4, false)], [false, true, true]);
+        let others = [Keeps::Nothing, Keeps::New].map(|keeps| keeps.may_have_names(8));
+        assert_eq!(others, [false, true]);
     }
 
     #[test]

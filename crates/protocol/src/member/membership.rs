@@ -305,11 +305,11 @@ impl Membership {
     }
 
     fn insert_own(&mut self, memory: Option<Generation>) {
-        let Identity { incarnation, host, keeps, role, .. } = self.identity;
+        let Identity { incarnation, host, keeps, role, settings, .. } = self.identity;
         let (node, born, state) = (self.me, self.view, keeps.has_state());
         let witness = role.is_witness();
         self.born = born;
-        let names = keeps.may_have_names();
+        let names = keeps.may_have_names(settings.nodes_max);
         let own = ListedMember { node, incarnation, born, host, memory, state, names, witness };
         self.note_generation(&own);
         let mut own = RosterEntry::new(own);

@@ -1,7 +1,7 @@
 //! Membership messages between members.
 
 use super::burial::Lane;
-use super::hello::{ListedMember, SharedMemory, decode_memory, encode_memory};
+use super::hello::{ListedMember, decode_memory, encode_memory};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
@@ -178,16 +178,14 @@ impl MemberMessage {
                     3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
-                let SharedMemory { memory, state, names, witness } = decode_memory(reader.u16()?)?;
+                let shared = decode_memory(reader.u16()?)?;
                 let node = NodeId(reader.u16()?);
                 let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
                 if (number == born) != (change == Change::Joined) || born > number {
                     return Err(Violation("an invalid admitting view"));
                 }
                 let incarnation = Incarnation(reader.u64()?);
-                let host = reader.host()?;
-                let member =
-                    ListedMember { node, incarnation, born, host, memory, state, names, witness };
+                let member = shared.listed((node, incarnation), born, reader.host()?);
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },

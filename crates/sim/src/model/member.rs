@@ -709,26 +709,25 @@ impl MemberCluster {
         }
         let mut lives: Vec<_> = running().filter_map(|at| self.life(at)).collect();
         lives.sort_unstable_by_key(|(_, born)| *born);
-        let first_running = running().next()?;
-        let first = first_running;
+        let first = running().next()?;
         let (view, kept) = (self.machine(first).view(), self.machine(first).kept());
         let kept: Vec<NodeId> = kept.collect();
         for at in running() {
             let machine = self.machine(at);
-            let first = self.life(at) == lives.first().copied();
+            let is_first = self.life(at) == lives.first().copied();
             if machine.view() != view {
                 return Some("views differ");
             }
             if !machine.kept().eq(kept.iter().copied()) {
                 return Some("members know other nodes with state");
             }
-            if machine.directory_home() != self.machine(first_running).directory_home() {
+            if machine.directory_home() != self.machine(first).directory_home() {
                 return Some("members know other homes of names");
             }
             if !machine.alive().map(|(node, _)| node).eq(lives.iter().map(|(node, _)| *node)) {
                 return Some("the living are not those who live");
             }
-            if machine.is_coordinator() != first || (self.rendezvous == Some(at)) != first {
+            if machine.is_coordinator() != is_first || (self.rendezvous == Some(at)) != is_first {
                 return Some("not exactly the earliest is coordinator");
             }
         }

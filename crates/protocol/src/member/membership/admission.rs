@@ -38,7 +38,8 @@ impl Membership {
         let members = alive.map(RosterEntry::listed).collect();
         let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
         let memory = self.memory_for(join, number);
-        let (state, names) = (join.keeps.has_state(), join.keeps.may_have_names());
+        let nodes_max = self.identity.settings.nodes_max;
+        let (state, names) = (join.keeps.has_state(), join.keeps.may_have_names(nodes_max));
         let (node, witness) = (number, join.witness);
         let listed = ListedMember { node, incarnation, born, host, memory, state, names, witness };
         let mut member = RosterEntry::new(listed);
