@@ -16,6 +16,8 @@ farside_base::mutants! {
         CallsRunAgain,
         /// The reply to a call with a broken link is not repeated.
         RepliesForgotten,
+        /// A posted write does not wait for an earlier one of its session to the line.
+        WritesPass,
         /// A log writes a group and does not sync it.
         LogNotSynced,
         /// A log that is opened syncs what follows its last mark, and does not write it again.

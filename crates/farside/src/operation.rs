@@ -134,6 +134,10 @@ pub(crate) struct OperationRequest {
     pub(crate) abandoned: bool,
     /// When it fails if its home is still away, once it has waited for it.
     pub(crate) away_until_ns: Option<u64>,
+    /// The write of the session to this line that was posted before it.
+    pub(crate) after: Option<OperationId>,
+    /// The write that starts when this one ends. Engine only.
+    pub(crate) next: Option<OperationId>,
 }
 
 impl OperationRequest {

@@ -13,6 +13,7 @@ use crate::wait::Drive;
 use crate::wait::{Blocking, Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress, Limits, NodeId, SessionId};
 use access::InFlight;
+use farside_base::LineAddress;
 use farside_protocol::lock::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -313,11 +314,14 @@ impl Session {
         }
     }
 
+    /// The newest write in flight to a line.
+    fn newest_write(&self, line: LineAddress) -> Option<&PendingWrite> {
+        self.pending.iter().rev().find(|write| write.address.line() == line)
+    }
+
     /// Whether the newest write in flight to the piece's line covers all of its bytes; copies them if so.
     fn own_write(&self, piece: LinePiece, out: &mut [u8]) -> bool {
-        let line = piece.address.line();
-        let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
-        let Some(newest) = newest else {
+        let Some(newest) = self.newest_write(piece.address.line()) else {
             return false;
         };
         let skip = piece.address.offset().checked_sub(newest.address.offset());
@@ -403,6 +407,8 @@ impl Session {
             return;
         };
         self.fill(slot, kind, piece, part);
+        self.slots.slots[slot].request().after =
+            self.newest_write(piece.address.line()).map(|write| self.slots.operation(write.slot));
         self.pending.push(PendingWrite {
             slot,
             address: piece.address,
@@ -423,6 +429,7 @@ impl Session {
         request.result = 0;
         request.abandoned = false;
         request.away_until_ns = None;
+        (request.after, request.next) = (None, None);
     }
 
     /// Passes a filled slot to the engine, which posts its work requests.

@@ -124,7 +124,7 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
     let home = Node::join(&kept).unwrap();
     let mut session = founder.session().unwrap();
     let spec = AllocationSpec::default().durability(Durability::Logged);
-    let word = session.alloc_with(8, spec).unwrap();
+    let word = session.alloc_with(16, spec).unwrap();
     assert_eq!(word.home(), home.id());
     session.write_u64(word, 1).unwrap();
     session.fence().unwrap();
@@ -132,6 +132,10 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
     founder.wait_for_members(1, WATCHDOG).unwrap();
     let error = session.with_timeout(Duration::from_millis(1)).read_u64(word).unwrap_err();
     assert_eq!(error.code, ErrorCode::TimedOut, "{error}");
+    let posted = word.checked_add(8).unwrap();
+    for value in 1..=3 {
+        session.write_u64(posted, value).unwrap();
+    }
     std::thread::scope(|scope| {
         let adds = scope.spawn(|| founder.session().unwrap().fetch_add(word, 5).unwrap());
         let reads = scope.spawn(|| founder.session().unwrap().read_u64(word).unwrap());
@@ -140,6 +144,7 @@ fn accesses_wait_for_a_node_with_state_that_is_away() {
         assert!([1, 6].contains(&reads.join().unwrap()));
         session.write_u64(word, 7).unwrap();
         session.fence().unwrap();
+        assert_eq!(session.read_u64(posted).unwrap(), 3);
     });
 }
 
@@ -465,7 +470,9 @@ fn accesses_fail_when_a_home_does_not_return_in_time() {
     home.leave().unwrap();
     founder.wait_for_members(1, WATCHDOG).unwrap();
     assert_eq!(session.fetch_add(word, 1).unwrap_err().code, ErrorCode::HomeAway);
-    session.write_u64(word, 1).unwrap();
+    for value in 1..=3 {
+        session.write_u64(word, value).unwrap();
+    }
     assert_eq!(session.fence().unwrap_err().code, ErrorCode::HomeAway);
     session.fence().unwrap();
 }

@@ -5,11 +5,15 @@
 //! the death of a node, and a *liveness* part: every task must complete, and all survivors must agree. A failure
 //! names the seed, which reproduces it.
 
+mod board;
 pub mod restarts;
 pub mod state;
+mod worker;
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::linearizability::{HistoryCall, Register, RegisterOperation, check};
+use board::Board;
+pub use board::{OperationRecord, WordAction};
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Leaving,
     Limits, LineSize, Node, NodeId, Session,
@@ -22,6 +26,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use worker::{BLOCK_BYTES, OwnWords, Worker};
 
 /// The parameters of a run, drawn from its seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,36 +151,6 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// One operation on a word, with its results.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WordAction {
-    /// Read this value.
-    Read(u64),
-    /// Wrote this value, and fenced.
-    Write(u64),
-    /// Replaced the first value by the second.
-    Swap(u64, u64),
-    /// Found the first value, expected the second, and offered the third.
-    CompareSwap(u64, u64, u64),
-    /// Found the first value and added the second.
-    FetchAdd(u64, u64),
-}
-
-/// One operation of the recorded history.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OperationRecord {
-    /// Index of the word.
-    pub word: usize,
-    /// Number of the session.
-    pub session: usize,
-    /// The operation; its results are meaningless if `ended` is `None`.
-    pub action: WordAction,
-    /// Logical time before it.
-    pub began: u64,
-    /// Logical time after it; `None` if it failed or its node died, and therefore may or may not have happened.
-    pub ended: Option<u64>,
-}
-
 /// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -198,296 +173,6 @@ pub struct Summary {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Shared state of all tasks of a run.
-struct Board {
-    clock: Cell<u64>,
-    history: RefCell<Vec<OperationRecord>>,
-    failed: Cell<u64>,
-    /// For each lock, the session in its critical section.
-    inside: RefCell<Vec<Option<usize>>>,
-    trouble: RefCell<Option<String>>,
-    may_fail: Cell<bool>,
-    may_part: Cell<bool>,
-    /// The node that has started to leave.
-    leaver: Cell<Option<u16>>,
-}
-
-impl Board {
-    fn now(&self) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
-    }
-
-    fn trouble(&self, text: String) {
-        self.trouble.borrow_mut().get_or_insert(text);
-    }
-
-    /// Returns the value of an acceptable result: success, or, once a node was killed, a failure with a matching
-    /// code. `node` is the node of the session.
-    fn accept<T>(&self, node: u16, what: &str, result: Result<T, Error>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
-                let leaver = self.leaver.get();
-                let of_leaver = |home: NodeId| Some(home.0) == leaver;
-                let left = match error.code {
-                    ErrorCode::NodeLeft => error.address.is_none_or(|at| of_leaver(at.home())),
-                    ErrorCode::NodeClosed => of_leaver(NodeId(node)),
-                    ErrorCode::OutOfMemory => what == "alloc" && leaver.is_some(),
-                    _ => false,
-                };
-                let expected = match error.code {
-                    ErrorCode::NodeLost | ErrorCode::LineLost => true,
-                    // Reported by a removed node.
-                    ErrorCode::Isolated | ErrorCode::NodeClosed => self.may_part.get(),
-                    // A node without peers finds no other home with memory.
-                    ErrorCode::OutOfMemory => what == "alloc",
-                    _ => false,
-                };
-                if !(left || expected && self.may_fail.get()) {
-                    self.trouble(format!("{what}: {error}"));
-                }
-                self.failed.set(self.failed.get() + 1);
-                None
-            }
-        }
-    }
-}
-
-/// One session of a run.
-struct Worker {
-    session: Session,
-    node: u16,
-    number: usize,
-    words: Rc<Vec<GlobalAddress>>,
-    /// Blocks of three lines for atomic writes.
-    blocks: Rc<Vec<GlobalAddress>>,
-    /// Words that are changed only under their locks.
-    guarded: Rc<Vec<GlobalAddress>>,
-    board: Rc<Board>,
-    random: Random,
-    /// Pauses between operations, if set.
-    idles: Option<SimNet>,
-    /// Whether its node was removed.
-    out: Cell<bool>,
-}
-
-const BLOCK_BYTES: usize = 1_200;
-
-impl Worker {
-    async fn run(mut self, operations: u16) {
-        for _ in 0..operations {
-            if self.out.get() {
-                return;
-            }
-            let idles = self.idle().await;
-            // A worker that pauses mostly reads.
-            let most = if idles && self.random.chance(600) { 3 } else { 12 };
-            match self.random.below(most) {
-                0..=2 => self.read().await,
-                3..=4 => self.write().await,
-                5 => self.fetch_add().await,
-                6 => self.compare_swap().await,
-                7 => self.swap().await,
-                8 => self.locked().await,
-                9 => self.whole_write().await,
-                10 => self.whole_read().await,
-                _ => self.allocate().await,
-            }
-        }
-    }
-
-    /// Accepts a result as the board does; a removed node never returns.
-    fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
-        if let Err(Error { code: ErrorCode::Isolated | ErrorCode::NodeClosed, .. }) = &result {
-            self.out.set(true);
-        }
-        self.board.accept(self.node, what, result)
-    }
-
-    /// Pauses at random, if the scenario has pauses. Returns whether it has.
-    async fn idle(&mut self) -> bool {
-        let Some(net) = self.idles.clone() else {
-            return false;
-        };
-        if self.random.chance(600) {
-            let until_ns = net.now_ns() + self.random.below(SILENCE_NS / 2);
-            std::future::poll_fn(|_| match net.now_ns() >= until_ns {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            })
-            .await;
-        }
-        true
-    }
-
-    fn pick(&mut self) -> (usize, GlobalAddress) {
-        let word = self.random.index(self.words.len());
-        (word, self.words[word])
-    }
-
-    /// A value that no other worker writes.
-    fn fresh(&mut self) -> u64 {
-        (self.board.now() << 8) | self.number as u64
-    }
-
-    fn begin(&self, word: usize, action: WordAction) -> usize {
-        let began = self.board.now();
-        let mut history = self.board.history.borrow_mut();
-        history.push(OperationRecord { word, session: self.number, action, began, ended: None });
-        history.len() - 1
-    }
-
-    fn end(&self, record: usize, action: WordAction) {
-        let ended = Some(self.board.now());
-        let mut history = self.board.history.borrow_mut();
-        history[record].action = action;
-        history[record].ended = ended;
-    }
-
-    async fn read(&mut self) {
-        let (word, address) = self.pick();
-        let record = self.begin(word, WordAction::Read(0));
-        let mut bytes = [0; 8];
-        let done = self.session.read_async(address, &mut bytes).await;
-        if self.accept("read", done).is_some() {
-            self.end(record, WordAction::Read(u64::from_le_bytes(bytes)));
-        }
-    }
-
-    /// One to three writes, then a fence.
-    async fn write(&mut self) {
-        let mut records = Vec::new();
-        for _ in 0..self.random.between(1, 3) {
-            let (word, address) = self.pick();
-            let value = self.fresh();
-            records.push((self.begin(word, WordAction::Write(value)), value));
-            let done = self.session.write_async(address, &value.to_le_bytes()).await;
-            self.accept("write", done);
-        }
-        let done = self.session.fence_async().await;
-        if self.accept("fence", done).is_some() {
-            for (record, value) in records {
-                self.end(record, WordAction::Write(value));
-            }
-        }
-    }
-
-    async fn fetch_add(&mut self) {
-        let (word, address) = self.pick();
-        let add = self.random.between(1, 5);
-        let record = self.begin(word, WordAction::FetchAdd(0, add));
-        let done = self.session.fetch_add_async(address, add).await;
-        if let Some(before) = self.accept("fetch_add", done) {
-            self.end(record, WordAction::FetchAdd(before, add));
-        }
-    }
-
-    async fn compare_swap(&mut self) {
-        let (word, address) = self.pick();
-        let mut bytes = [0; 8];
-        let done = self.session.read_async(address, &mut bytes).await;
-        if self.accept("read", done).is_none() {
-            return;
-        }
-        let (expected, new) = (u64::from_le_bytes(bytes), self.fresh());
-        let record = self.begin(word, WordAction::CompareSwap(0, expected, new));
-        let done = self.session.compare_swap_async(address, expected, new).await;
-        if let Some(before) = self.accept("compare_swap", done) {
-            self.end(record, WordAction::CompareSwap(before, expected, new));
-        }
-    }
-
-    async fn swap(&mut self) {
-        let (word, address) = self.pick();
-        let new = self.fresh();
-        let record = self.begin(word, WordAction::Swap(0, new));
-        let done = self.session.swap_async(address, new).await;
-        if let Some(before) = self.accept("swap", done) {
-            self.end(record, WordAction::Swap(before, new));
-        }
-    }
-
-    /// Increments a guarded word by plain accesses under its lock.
-    async fn locked(&mut self) {
-        let index = self.random.index(self.guarded.len());
-        let address = self.guarded[index];
-        let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
-        if self.accept("lock", locked).is_none() || self.board.leaver.get() == Some(self.node) {
-            return; // not granted, or the node has left since
-        }
-        let others = self.board.inside.borrow_mut()[index].replace(self.number);
-        if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
-            self.board.trouble(format!("sessions {other} and {} hold one lock", self.number));
-        }
-        let mut bytes = [0; 8];
-        let done = self.session.read_async(address, &mut bytes).await;
-        if self.accept("locked read", done).is_some() {
-            let value = u64::from_le_bytes(bytes) + 1;
-            let done = self.session.write_async(address, &value.to_le_bytes()).await;
-            self.accept("locked write", done);
-        }
-        if self.board.leaver.get() == Some(self.node) {
-            return; // its lock is gone
-        }
-        let inside = self.board.inside.borrow_mut()[index].take();
-        if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
-            self.board.trouble(format!("session {inside:?} entered while {} held it", self.number));
-        }
-        let done = self.session.unlock_async(address, 8).await;
-        self.accept("unlock", done);
-    }
-
-    async fn whole_write(&mut self) {
-        let address = *self.random.pick(&self.blocks);
-        let bytes = [self.fresh() as u8; BLOCK_BYTES];
-        let done = self.session.write_atomic_async(address, &bytes).await;
-        self.accept("write_atomic", done);
-    }
-
-    async fn whole_read(&mut self) {
-        let address = *self.random.pick(&self.blocks);
-        let mut bytes = [0; BLOCK_BYTES];
-        let done = self.session.read_atomic_async(address, &mut bytes).await;
-        if self.accept("read_atomic", done).is_some() && bytes.iter().any(|byte| *byte != bytes[0])
-        {
-            self.board.trouble(format!("block {address} is torn"));
-        }
-    }
-
-    /// Allocates memory, uses it, frees it, and checks that it is gone.
-    async fn allocate(&mut self) {
-        let hint = *self.random.pick(&[AllocationHint::Default, AllocationHint::Remote]);
-        let spec = AllocationSpec::new(hint);
-        let bytes = self.random.between(1, 1_500);
-        let address = self.session.alloc_with_async(bytes, spec).await;
-        let Some(address) = self.accept("alloc", address) else {
-            return;
-        };
-        let mut back = vec![1; bytes as usize];
-        let read = self.session.read_async(address, &mut back).await;
-        if self.accept("read of fresh memory", read).is_some() && back.iter().any(|byte| *byte != 0)
-        {
-            self.board.trouble(format!("fresh memory at {address} is not zero"));
-        }
-        let written = self.session.write_async(address, &vec![7; bytes as usize]).await;
-        self.accept("write of fresh memory", written);
-        let freed = self.session.free_async(address).await;
-        if self.accept("free", freed).is_none() {
-            return;
-        }
-        match self.session.read_async(address, &mut back[..1]).await {
-            Err(error) if error.code == ErrorCode::Unallocated => {}
-            // The line is allocated again, which only the home knows; or the home is dead.
-            other => {
-                if let Err(error) = other {
-                    self.accept("read of freed memory", Err::<(), _>(error));
-                }
-            }
-        }
-    }
-}
 
 /// A cluster of whole nodes on a simulated network.
 pub struct SimCluster {
@@ -714,10 +399,12 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
     for node in 0..scenario.nodes {
         for _ in 0..scenario.sessions {
             let session = session(&cluster, node)?;
+            let number = tasks.len();
             let worker = Worker {
                 session,
                 node,
-                number: tasks.len(),
+                number,
+                own: OwnWords::new(&shared.words, number),
                 words: Rc::clone(&shared.words),
                 blocks: Rc::clone(&shared.blocks),
                 guarded: Rc::clone(&shared.guarded),
@@ -726,7 +413,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
                 idles: scenario
                     .weather
                     .filter(|weather| weather.parting.is_some())
-                    .map(|_| cluster.net.clone()),
+                    .map(|_| (cluster.net.clone(), SILENCE_NS / 2)),
                 out: Cell::new(false),
             };
             tasks.push((node, Some(Box::pin(worker.run(scenario.operations)))));

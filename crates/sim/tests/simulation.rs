@@ -98,6 +98,21 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
     assert!(found, "{trouble}");
 }
 
+#[cfg(canary)]
+#[test]
+fn canary_writes_that_pass_each_other_are_found() {
+    use farside::canary::{NodeMutant, plant};
+    plant(Some(NodeMutant::WritesPass));
+    let between = |seed| simulate(Scenario::draw_weather(seed)).err();
+    let within = |seed| simulate(Scenario::draw(seed, false)).err();
+    let troubles = [(1_000..6_000).find_map(between), (2_000..8_000).find_map(within)];
+    plant(None);
+    for trouble in troubles {
+        let trouble = trouble.expect("no seed detects the defect");
+        assert!(trouble.contains("own word"), "{trouble}");
+    }
+}
+
 /// Asserts that a seed finds the defect in nodes with state, by this text.
 #[cfg(canary)]
 #[track_caller]

@@ -209,11 +209,19 @@ impl Engine {
             self.lines.set_own(line, Level::Invalid, None);
             return self.homes.retired(operation);
         }
-        match self.sessions.perform(&self.lines, operation, line) {
-            Performed::Done => {}
-            Performed::Unpin => self.follow_ups.push_back(FollowUp::Unpin(line)),
-            // Then it is held back or refused, like an operation that starts now.
-            Performed::HeldBack => self.follow_ups.push_back(FollowUp::Start(operation)),
+        let mut operation = operation;
+        loop {
+            match self.sessions.perform(&self.lines, operation, line) {
+                Performed::Next(next) => {
+                    operation = next;
+                    continue;
+                }
+                Performed::Done => {}
+                Performed::Unpin => self.follow_ups.push_back(FollowUp::Unpin(line)),
+                // Then it is held back or refused, like an operation that starts now.
+                Performed::HeldBack => self.follow_ups.push_back(FollowUp::Start(operation)),
+            }
+            break;
         }
         self.retry_frames(); // a line without a transition in progress can be evicted
     }
@@ -259,8 +267,10 @@ impl Engine {
                 false => return self.finish(operation, Err(ErrorCode::NodeClosed)),
             }
         }
-        self.start(operation);
-        self.follow_up();
+        if !self.waits_for_write(operation) {
+            self.start(operation);
+            self.follow_up();
+        }
     }
 
     /// Passes an operation to its machine, with a frame if its line needs one.

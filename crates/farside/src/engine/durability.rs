@@ -429,12 +429,11 @@ impl Engine {
         self.fail_waiting(waiting);
     }
 
-    fn fail_waiting(&self, waiting: VecDeque<(OperationId, u64)>) {
+    fn fail_waiting(&mut self, waiting: VecDeque<(OperationId, u64)>) {
         for (operation, _) in waiting {
-            if let Some(slot) = self.sessions.slot(operation) {
-                slot.finish_if_pending(Err(ErrorCode::HomeAway));
-            }
+            self.end(operation, Err(ErrorCode::HomeAway));
         }
+        self.follow_up();
     }
 
     /// Starts the operations again whose homes have returned: a member has been linked.

@@ -1,6 +1,7 @@
 //! The operations of sessions as the engine sees them: it ends them, or performs them on a line.
 
-use super::Engine;
+use super::{Engine, FollowUp};
+use crate::canary;
 use crate::hit::Lines;
 use crate::operation::{
     OperationKind, OperationSlot, Outcome, SessionSlots, is_home, is_persist, session_index,
@@ -40,6 +41,8 @@ pub(super) enum Performed {
     Done,
     /// It has ended, and the line that it has pinned must be unpinned.
     Unpin,
+    /// It has ended, and the next write of its session to the line has waited for that.
+    Next(OperationId),
     /// This node may not be a member any more.
     HeldBack,
 }
@@ -162,9 +165,9 @@ impl Sessions {
                 _ => Performed::Done,
             };
         }
-        let (kind, outcome) = {
+        let (kind, outcome, next) = {
             let mut request = slot.request();
-            (request.kind, request.perform(lines, line))
+            (request.kind, request.perform(lines, line), request.next)
         };
         let Some(outcome) = outcome else {
             return Performed::HeldBack;
@@ -172,7 +175,37 @@ impl Sessions {
         let unpins =
             matches!(kind, OperationKind::Pin(_)) && (outcome.is_err() || slot.is_abandoned());
         slot.finish(outcome);
-        if unpins { Performed::Unpin } else { Performed::Done }
+        match next {
+            Some(next) => Performed::Next(next),
+            None if unpins => Performed::Unpin,
+            None => Performed::Done,
+        }
+    }
+
+    /// Lets a posted write wait until the earlier one of its session to the line has ended; false if it has.
+    fn queue_write(&self, operation: OperationId) -> bool {
+        let earlier = self.slot(operation).and_then(|slot| slot.request().after);
+        let earlier = earlier.and_then(|earlier| self.slot(earlier));
+        match earlier.filter(|slot| slot.is_pending()) {
+            Some(earlier) if !canary::mutant!(canary::nodes(), WritesPass) => {
+                earlier.request().next = Some(operation);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends an operation; returns the write that has waited for that, which waits for its home no longer than this one.
+    fn end(&self, operation: OperationId, outcome: Outcome) -> Option<OperationId> {
+        let slot = self.slot(operation).filter(|slot| slot.is_pending())?;
+        let (next, away_until_ns) = {
+            let request = slot.request();
+            (request.next, request.away_until_ns)
+        };
+        slot.finish(outcome);
+        let waits = self.slot(next?)?;
+        waits.request().away_until_ns = away_until_ns;
+        next
     }
 }
 
@@ -223,9 +256,21 @@ impl Engine {
             self.homes.retired(operation);
         } else if outcome.is_err_and(|code| self.waits_for_home(operation, code)) {
             // It starts again, or fails later.
-        } else if let Some(slot) = self.sessions.slot(operation) {
-            slot.finish_if_pending(outcome);
+        } else {
+            self.end(operation, outcome);
         }
+    }
+
+    /// Ends an operation of a session with an outcome that is final.
+    pub(super) fn end(&mut self, operation: OperationId, outcome: Outcome) {
+        let next = self.sessions.end(operation, outcome);
+        self.follow_ups.extend(next.map(FollowUp::Start));
+    }
+
+    /// Whether a posted write waits for an earlier one: those of a session to one line are performed in their order,
+    /// wherever each of them has to wait.
+    pub(super) fn waits_for_write(&self, operation: OperationId) -> bool {
+        self.sessions.queue_write(operation)
     }
 
     /// Maps the loss of a home to `NodeLeft` if it left, and to `HomeAway` if it will return: only the membership knows.

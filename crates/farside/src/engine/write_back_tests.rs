@@ -181,6 +181,53 @@ fn operation_gets_a_frame_when_lines_have_been_placed() {
     assert_eq!(finish(&nodes, ninth), Ok(()));
 }
 
+/// The home of the line that this node has changed is slow. In some order of the lines in the cache, the first write waits
+/// until that line has left its frame, and the second could have another frame at once.
+#[test]
+fn write_does_not_pass_one_that_waits_for_a_frame() {
+    let mut waited = 0;
+    for slow in 0..FRAMES {
+        let nodes = cluster("passing", 3);
+        let lines = alloc(&nodes, &nodes[0], FRAMES);
+        let of_slow = alloc(&nodes, &nodes[2], 1);
+        let mut session = nodes[1].session().unwrap();
+        let mut word = [0; 8];
+        for number in 0..FRAMES {
+            match number == slow {
+                true => finish(&nodes, session.write_async(of_slow, &word)).unwrap(),
+                false => finish(&nodes, session.read_async(nth(lines, number), &mut word)).unwrap(),
+            }
+            finish(&nodes, session.fence_async()).unwrap();
+        }
+        let wanted = nth(lines, slow);
+        for value in 1..=2 {
+            let posted = poll(&mut pin!(session.write_async(wanted, &[value; 8])));
+            assert_eq!(posted, Poll::Ready(Ok(())));
+        }
+        settle(&nodes[..2]);
+        waited += nodes[1].core().engine().coherence.frameless();
+        finish(&nodes, session.fence_async()).unwrap();
+        finish(&nodes, session.read_async(wanted, &mut word)).unwrap();
+        assert_eq!(word, [2; 8], "line {slow} is of the slow home");
+    }
+    assert!(waited > 0);
+}
+
+/// The later ones have waited for the first.
+#[test]
+fn writes_to_an_absent_line_fail_together() {
+    let mut nodes = cluster("absent", 3);
+    let first = alloc(&nodes, &nodes[2], 1);
+    let mut session = nodes[1].session().unwrap();
+    drop(nodes.pop());
+    for value in 0..3 {
+        let posted = poll(&mut pin!(session.write_async(first, &[value; 8])));
+        assert_eq!(posted, Poll::Ready(Ok(())));
+    }
+    assert_eq!(code(finish(&nodes, session.fence_async())), ErrorCode::NodeLost);
+    assert_eq!(finish(&nodes, session.fence_async()), Ok(()), "it is reported once");
+}
+
 #[test]
 fn home_that_was_just_answered_is_not_busy() {
     let nodes = cluster("traffic", 2);

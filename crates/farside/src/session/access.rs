@@ -686,9 +686,7 @@ impl Session {
         buffer: &mut Buffer<'_>,
     ) -> Result<Option<usize>, Error> {
         let (address, continues) = (piece.address, piece.continues());
-        let line = address.line();
-        let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
-        let newest = newest.map(|write| write.slot);
+        let newest = self.newest_write(address.line()).map(|write| write.slot);
         let (hit, kind) = match access.what {
             AccessKind::Fence => return Ok(None),
             AccessKind::Read => {
