@@ -167,7 +167,14 @@ impl Sessions {
         }
         let (kind, outcome, next) = {
             let mut request = slot.request();
-            (request.kind, request.perform(lines, line), request.next)
+            let outcome = match request.kind {
+                // Its caller may have changed the line since, by another operation.
+                OperationKind::Write | OperationKind::Word(_) if slot.is_abandoned() => {
+                    Some(Err(ErrorCode::TimedOut))
+                }
+                _ => request.perform(lines, line),
+            };
+            (request.kind, outcome, request.next)
         };
         let Some(outcome) = outcome else {
             return Performed::HeldBack;

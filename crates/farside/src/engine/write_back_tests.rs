@@ -213,6 +213,23 @@ fn write_does_not_pass_one_that_waits_for_a_frame() {
     assert!(waited > 0);
 }
 
+/// Its session may have gone on, and have written the word by another operation.
+#[test]
+fn abandoned_atomic_has_no_effect_later() {
+    let nodes = cluster("abandoned", 2);
+    let first = alloc(&nodes, &nodes[0], 1);
+    let (mut home, mut session) = (nodes[0].session().unwrap(), nodes[1].session().unwrap());
+    {
+        let mut add = pin!(session.fetch_add_async(first, 1));
+        assert!(poll(&mut add).is_pending());
+    }
+    finish(&nodes, session.fence_async()).unwrap();
+    settle(&nodes);
+    let mut word = [1; 8];
+    finish(&nodes, home.read_async(first, &mut word)).unwrap();
+    assert_eq!(word, [0; 8]);
+}
+
 /// The later ones have waited for the first.
 #[test]
 fn writes_to_an_absent_line_fail_together() {
