@@ -4,7 +4,7 @@ use super::apt::{Apt, Chosen};
 use super::boot::{GuestExit, Image, boot, read};
 use super::cache::{Cache, RunFolder, failed, fingerprint, forget, part};
 use super::engine::Engine;
-use super::options::{EngineChoice, Job, Options};
+use super::options::{EngineChoice, Job, Options, PROCESSORS_ON_PMEM};
 use super::payload::{Pmem, Share};
 use super::progress::say;
 use super::{kernel, uml, userland};
@@ -181,7 +181,7 @@ impl Images {
             let mut image = self.image(Engine::Qemu, true)?;
             image.pmem = Some((file, size_mib));
             let run = RunFolder::new(&self.cache)?;
-            let options = Options::new(Job::Prepare);
+            let options = Options { processors: PROCESSORS_ON_PMEM, ..Options::new(Job::Prepare) };
             Share::new(&run.path, &options, Pmem::Format, &self.libraries())?.command("true\n")?;
             match boot(&image, &options, &run.path, false)? {
                 GuestExit::Code(0) => Ok(()),

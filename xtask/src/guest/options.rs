@@ -138,6 +138,9 @@ pub(crate) struct Options {
 const NODES_MAX: u8 = 32;
 /// CONFIG_NR_CPUS of the UML kernel.
 const PROCESSORS_MAX: u8 = 8;
+/// Processors of QEMU's guests with an NVDIMM: with several emulated ones, the kernel now and then traps over code that
+/// another one has just patched, while it starts.
+pub(crate) const PROCESSORS_ON_PMEM: u8 = 1;
 /// Minimum memory; the guest's root file system and kernel take some 100 MiB.
 const MEMORY_MIN_MIB: u32 = 256;
 

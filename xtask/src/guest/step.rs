@@ -11,7 +11,7 @@ use super::boot::GuestExit;
 use super::cache::Cache;
 use super::engine::Engine;
 use super::image::{self, Images};
-use super::options::{Devices, EngineChoice, Job, Options};
+use super::options::{Devices, EngineChoice, Job, Options, PROCESSORS_ON_PMEM};
 use super::run::{GuestOutcome, run};
 use super::{bench, check};
 use crate::debian::is_root;
@@ -159,9 +159,8 @@ fn run_suite(
     };
     let nvdimm = images.cache.common.join(format!("nvdimm-of-{}", std::process::id()));
     if suite.on_nvdimm > 0 {
-        // User Mode Linux has none. With several emulated processors the kernel now and then traps over
-        // code that another one has just patched, while it starts.
-        (options.engine, options.processors) = (EngineChoice::Qemu, 1);
+        // User Mode Linux has none.
+        (options.engine, options.processors) = (EngineChoice::Qemu, PROCESSORS_ON_PMEM);
         (options.pmem_mib, options.pmem_file) = (NVDIMM_MIB, Some(nvdimm.clone()));
     }
     let mut done = Ok(());
@@ -200,7 +199,7 @@ fn shown(suite: &Suite) -> String {
         text.push_str(&format!("--memory {} ", suite.memory_mib));
     }
     if suite.on_nvdimm > 0 {
-        text.push_str(&format!("--pmem {NVDIMM_MIB} "));
+        text.push_str(&format!("--pmem {NVDIMM_MIB} --processors {PROCESSORS_ON_PMEM} "));
     }
     for (name, value) in suite.environment {
         text.push_str(&format!("--env {name}={value} "));
