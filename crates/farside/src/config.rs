@@ -1,6 +1,7 @@
 //! The configuration of a node.
 
 use crate::Error;
+use crate::operation::WRITES_IN_FLIGHT_MOST;
 use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 use farside_protocol::member::Leases;
@@ -270,6 +271,10 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return bad(format!("{name}: {range}, and it is {value}"));
             }
+        }
+        let (writes, most) = (self.limits.writes_in_flight_max, WRITES_IN_FLIGHT_MOST);
+        if !(1..=most).contains(&writes) {
+            return bad(format!("limits.writes_in_flight_max: 1 to {most}, and it is {writes}"));
         }
         let (nodes_max, most) = (self.limits.nodes_max, NodeSet::CAPACITY);
         if !(1..=most).contains(&nodes_max.into()) {

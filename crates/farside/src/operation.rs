@@ -112,6 +112,23 @@ impl OperationKind {
         }
     }
 
+    /// Whether an operation of this kind that was abandoned does not start any more: the session has gone on, perhaps
+    /// with another operation in its place. The others take back what they acquire.
+    pub(crate) fn ends_when_abandoned(self) -> bool {
+        match self {
+            Self::Read
+            | Self::Write
+            | Self::Word(_)
+            | Self::Pin(_)
+            | Self::Free
+            | Self::WriteBack => true,
+            // Each prefetch is abandoned from the start.
+            Self::Prefetch(_) => false,
+            Self::Allocate { .. } | Self::Directory { .. } | Self::Lock(_) | Self::Gate => false,
+            Self::Idle | Self::Confirm | Self::AwaitHome | Self::Persist => false,
+        }
+    }
+
     /// Whether an operation of this kind may wait for a line in the coherence machine.
     pub(crate) fn waits_for_line(self) -> bool {
         self.want().is_some() || self == Self::WriteBack
@@ -378,7 +395,9 @@ pub(crate) const NO_SLOT: usize = 0xff;
 const HOME: u64 = 0xf_ffff << INDEX_SHIFT;
 
 const _: () = assert!(farside_base::Limits::DEFAULT.sessions_max < 0xf_ffff);
-const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 180);
+/// Writes of a session that may be in flight at most: with the other operations of the session, they have 8 bits of an id.
+pub(crate) const WRITES_IN_FLIGHT_MOST: u32 = 179;
+const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max <= WRITES_IN_FLIGHT_MOST);
 
 /// The table index of an operation's session.
 pub(crate) fn session_index(operation: OperationId) -> usize {

@@ -314,9 +314,9 @@ impl Session {
         }
     }
 
-    /// The newest write in flight to a line.
+    /// The newest write in flight to a line; queries to a node, which are pending too, have no bytes.
     fn newest_write(&self, line: LineAddress) -> Option<&PendingWrite> {
-        self.pending.iter().rev().find(|write| write.address.line() == line)
+        self.pending.iter().rev().find(|write| write.bytes > 0 && write.address.line() == line)
     }
 
     /// Whether the newest write in flight to the piece's line covers all of its bytes; copies them if so.
@@ -407,8 +407,10 @@ impl Session {
             return;
         };
         self.fill(slot, kind, piece, part);
+        let earlier =
+            self.newest_write(piece.address.line()).filter(|_| kind == OperationKind::Write);
         self.slots.slots[slot].request().after =
-            self.newest_write(piece.address.line()).map(|write| self.slots.operation(write.slot));
+            earlier.map(|write| self.slots.operation(write.slot));
         self.pending.push(PendingWrite {
             slot,
             address: piece.address,

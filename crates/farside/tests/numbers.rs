@@ -234,6 +234,30 @@ fn impossible_number_of_nodes_is_refused() {
     }
 }
 
+#[test]
+fn impossible_number_of_writes_in_flight_is_refused() {
+    for writes_in_flight_max in [0, 180] {
+        let limits = farside::Limits { writes_in_flight_max, ..farside::Limits::DEFAULT };
+        let error = Node::create_on(&config("writes", 2).limits(limits), mem()()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadConfiguration);
+        assert!(error.detail.contains("limits.writes_in_flight_max: 1 to 179"), "{error}");
+    }
+}
+
+/// The lines of a write, and what a fence asks of its node, wait for the same slot.
+#[test]
+fn one_write_in_flight_is_enough() {
+    let limits = farside::Limits { writes_in_flight_max: 1, ..farside::Limits::DEFAULT };
+    let (config, make) = (config("one-write", 2).limits(limits), mem());
+    let node = Node::create_on(&config, make()).unwrap();
+    let user = Node::join_on(&config, make()).unwrap();
+    let mut session = user.session().unwrap();
+    let at = session.alloc_on(1 << 16, node.id()).unwrap();
+    session.write(at, &vec![1; 1 << 16]).unwrap();
+    session.fence().unwrap();
+    assert_eq!(session.read_u64(at).unwrap(), 0x0101_0101_0101_0101);
+}
+
 /// Not a test by itself: the other processes.
 #[test]
 fn child() {

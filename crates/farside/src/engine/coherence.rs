@@ -275,12 +275,16 @@ impl Engine {
 
     /// Passes an operation to its machine, with a frame if its line needs one.
     pub(super) fn start(&mut self, operation: OperationId) {
-        let Some((kind, address, want)) = self.sessions.slot(operation).map(|slot| {
-            let request = slot.request();
-            (request.kind, request.address, request.want())
-        }) else {
+        let Some(slot) = self.sessions.slot(operation) else {
             return;
         };
+        let (kind, address, want) = {
+            let request = slot.request();
+            (request.kind, request.address, request.want())
+        };
+        if slot.is_abandoned() && kind.ends_when_abandoned() {
+            return self.finish(operation, Err(ErrorCode::TimedOut));
+        }
         if let Some(code) = self.refusal() {
             let outcome = if kind == OperationKind::Confirm && self.has_handed_over() {
                 Ok(())

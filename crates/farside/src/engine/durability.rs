@@ -409,8 +409,11 @@ impl Engine {
         let from_now_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
         // One limit for each operation, however often it starts again.
         let at_ns = *slot.request().away_until_ns.get_or_insert(from_now_ns);
-        self.away.waiting.push_back((operation, at_ns));
-        true
+        let waits = at_ns > self.links.now_ns();
+        if waits {
+            self.away.waiting.push_back((operation, at_ns));
+        }
+        waits
     }
 
     /// Ends an abandoned operation if it waits for its home; returns whether it did.
@@ -446,7 +449,7 @@ impl Engine {
     pub(super) fn reconsider_away(&mut self) {
         for (operation, at_ns) in std::mem::take(&mut self.away.waiting) {
             if self.has_moved(operation) {
-                self.finish(operation, Err(ErrorCode::HomeAway));
+                self.end(operation, Err(ErrorCode::HomeAway));
             } else if self.is_home_away(operation) {
                 self.away.waiting.push_back((operation, at_ns));
             } else {
@@ -477,10 +480,10 @@ impl Engine {
     /// Why a node cannot be asked, if so.
     pub(super) fn refusal_of(&self, node: NodeId) -> Option<ErrorCode> {
         let refusal = if node == self.me() { None } else { self.links.peers().refusal(node) };
-        refusal.map(|code| match self.membership.machine().keeps(node) {
-            true => ErrorCode::HomeAway,
-            false => code,
-        })
+        let membership = self.membership.machine();
+        // A member that has just joined may not be linked yet.
+        let will_be_linked = membership.keeps(node) || membership.is_alive(node);
+        refusal.map(|code| if will_be_linked { ErrorCode::HomeAway } else { code })
     }
 
     /// Ends an operation whose home can be asked; else it waits.
@@ -508,15 +511,17 @@ impl Engine {
         }
     }
 
-    /// Ends the operations that have waited long enough.
-    pub(super) fn end_away(&mut self) {
+    /// Ends the operations that have waited long enough. True if there was one.
+    pub(super) fn end_away(&mut self) -> bool {
         if self.away.waiting.is_empty() {
-            return;
+            return false;
         }
         let now_ns = self.links.now_ns();
         let late = |(_, at_ns): &(OperationId, u64)| *at_ns <= now_ns;
         let (late, waiting): (VecDeque<_>, _) = self.away.waiting.drain(..).partition(late);
         self.away.waiting = waiting;
+        let any = !late.is_empty();
         self.fail_waiting(late);
+        any
     }
 }

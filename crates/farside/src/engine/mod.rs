@@ -181,10 +181,7 @@ impl Engine {
         let mut busy = self.commit_driven();
         busy |= self.poll_once();
         // After the posts: a home to which this node has just answered does not count as busy.
-        if self.polls.is_multiple_of(LINKS_EVERY) {
-            self.end_away();
-        }
-        if self.polls.is_multiple_of(LINKS_EVERY) && self.write_back_due() {
+        if self.polls.is_multiple_of(LINKS_EVERY) && self.end_away() | self.write_back_due() {
             self.follow_up();
             self.post();
             busy = true;

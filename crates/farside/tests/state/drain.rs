@@ -245,6 +245,25 @@ fn names_are_found_while_another_node_is_drained() {
     });
 }
 
+/// A call asks for the directory of names at a node that is away, when another takes that over: it need not wait any more.
+#[test]
+fn names_that_have_moved_are_asked_where_they_are() {
+    let folder = StateFolder::new("moved");
+    let config = |state| config("moved", state).return_timeout_ns(600_000_000_000);
+    let program = Node::create(&config(None).memory_bytes(0)).unwrap();
+    let drained = Node::join(&config(None)).unwrap();
+    drained.drain(&DrainTarget::Folder(folder.0.clone())).unwrap();
+    program.wait_for_members(1, WATCHDOG).unwrap();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            let mut session = program.session().unwrap();
+            session.root_or_create("one", 64).unwrap().address.home()
+        });
+        let lends = Node::join(&config(None)).unwrap();
+        assert_eq!(asks.join().unwrap(), lends.id());
+    });
+}
+
 #[test]
 fn memory_that_was_not_saved_to_its_end_is_refused() {
     let folder = StateFolder::new("half");

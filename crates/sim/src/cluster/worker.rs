@@ -5,6 +5,8 @@ use crate::fabric::SimNet;
 use farside::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, Session};
 use farside_base::Random;
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -31,6 +33,10 @@ impl OwnWords {
     fn pick(&self, random: &mut Random) -> (usize, GlobalAddress) {
         let index = random.index(self.addresses.len());
         (index, self.addresses[index])
+    }
+
+    fn doubt(&self, index: usize) {
+        self.expected.borrow_mut()[index] = None;
     }
 
     fn wrote(&self, index: usize, value: u64) {
@@ -176,6 +182,17 @@ impl Worker {
     async fn own_writes(&mut self) {
         for _ in 0..self.random.between(2, 8) {
             let (index, address) = self.own.pick(&mut self.random);
+            if self.random.chance(200) {
+                // An atomic that is abandoned has taken effect before the next operation that waits, or never.
+                self.own.doubt(index);
+                let polled = {
+                    let mut add = pin!(self.session.fetch_add_async(address, 1));
+                    std::future::poll_fn(|context| Poll::Ready(add.as_mut().poll(context))).await
+                };
+                if let Poll::Ready(done) = polled {
+                    self.accept("atomic of an own word", done);
+                }
+            }
             if self.random.chance(600) {
                 let value = self.fresh();
                 self.own.wrote(index, value);
