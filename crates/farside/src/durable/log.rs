@@ -26,13 +26,16 @@ pub struct DurableLogOptions {
     pub segment_bytes: u64,
     /// Most bytes of all segments; 4 GiB by default.
     pub bytes_max: u64,
+    /// Most bytes of a record, which was no more at any opening before: as much as a group may have left after the log's
+    /// end is overwritten when the log is opened.
+    pub(super) record_bytes_max: usize,
 }
 
 setters!(DurableLogOptions { segment_bytes: u64, bytes_max: u64 });
 
 impl Default for DurableLogOptions {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, bytes_max: 4 << 30 }
+        Self { segment_bytes: 64 << 20, bytes_max: 4 << 30, record_bytes_max: RECORD_BYTES_MAX }
     }
 }
 
@@ -168,7 +171,7 @@ impl DurableLog {
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let (promise, id) = (device.promise(), device.log_id());
-        let recovered = recover(&mut *device, visitor)?;
+        let recovered = recover(&mut *device, options.record_bytes_max, visitor)?;
         let state = LogState {
             commit: GroupCommit::new(recovered.end),
             staged: Vec::new(),
@@ -215,7 +218,7 @@ impl DurableLog {
             return Err(Error::with(ErrorCode::BadForm, text));
         }
         let takes = RecordHeader::footprint(payload.len() as u64);
-        if payload.len() > RECORD_BYTES_MAX || takes > self.options.segment_bytes / 4 {
+        if payload.len() > self.options.record_bytes_max || takes > self.options.segment_bytes / 4 {
             let text = format!(
                 "a record of {} B in segments of {} B",
                 payload.len(),

@@ -11,7 +11,7 @@ use farside_protocol::persist::{LogTail, TailScan};
 const WINDOW: u64 = 1 << 20;
 const HEADER: usize = RECORD_GRANULE as usize;
 /// Most bytes of a group with its marks, without its last record and what it leaves unused at the end of a segment: each at
-/// most a quarter of one.
+/// most a record, which is at most a quarter of a segment.
 const GROUP_BYTES_MAX: u64 = STAGED_BYTES_MAX as u64 + (64 << 10);
 
 /// What opening a log has found.
@@ -237,6 +237,7 @@ pub(super) fn scan(
 /// the last mark are written again, not just synced. An end at any point leaves a log of which the same is found again.
 pub(super) fn recover(
     device: &mut dyn LogDevice,
+    record_bytes_max: usize,
     visitor: &mut dyn LogVisitor,
 ) -> Result<Recovered, Error> {
     let Scan { segments, begin, records, marked, after_end: cut, tail, .. } =
@@ -251,7 +252,7 @@ pub(super) fn recover(
     visitor.end()?;
     write_again(device, &segments, marked..end)?;
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
-        cut_off(device, &segments, end)?;
+        cut_off(device, &segments, end, record_bytes_max)?;
     }
     device.recovered();
     Ok(Recovered { begin, end, records, cut, segments })
@@ -259,9 +260,15 @@ pub(super) fn recover(
 
 /// Writes zeros over all that a group may have reached that was not committed. It is not enough to remove what is read
 /// there: an earlier opening may have removed it in the page cache alone, if its sync has failed.
-fn cut_off(device: &mut dyn LogDevice, segments: &[Segment], end: u64) -> Result<(), Error> {
+fn cut_off(
+    device: &mut dyn LogDevice,
+    segments: &[Segment],
+    end: u64,
+    record_bytes_max: usize,
+) -> Result<(), Error> {
     let longest = segments.iter().map(|segment| segment.bytes).max().unwrap_or(0);
-    let upto = end.saturating_add(GROUP_BYTES_MAX + longest / 2);
+    let record = (longest / 4).min(RecordHeader::footprint(record_bytes_max as u64));
+    let upto = end.saturating_add(GROUP_BYTES_MAX + 2 * record);
     let zeros = vec![0; WINDOW as usize];
     for segment in segments {
         let (mut at, until) = (end.max(segment.begin), upto.min(segment.end()));

@@ -44,7 +44,7 @@ use contents::{Contents, RecordOrigin};
 use pass::Pass;
 use record::StateRecord;
 use replay::Replay;
-use sizes::StateSizes;
+use sizes::{RECORD_MAX, StateSizes};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -133,9 +133,10 @@ impl MemoryState {
         options: &StateOptions,
     ) -> Result<(Self, Restored), Error> {
         let sizes = StateSizes::of(options)?;
-        let log_options = DurableLogOptions::default()
+        let mut log_options = DurableLogOptions::default()
             .segment_bytes(sizes.segment_bytes)
             .bytes_max(sizes.log_bytes_max);
+        log_options.record_bytes_max = RECORD_MAX;
         let mut replay = Replay::new(options.memory_bytes);
         let (mut log, found) = DurableLog::on_visited(device, &log_options, &mut replay)?;
         // A log that was allowed to be longer is cleaned within what its pass needs.

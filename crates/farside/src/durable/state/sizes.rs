@@ -23,6 +23,8 @@ const FRAME: u64 = 512;
 const NOT_DURABLE: u64 = 3 << 20;
 /// Most bytes of a record's contents.
 const PIECE_MAX: u64 = 64 << 10;
+/// Most bytes of any record of a state, in all versions of it: a piece with its lengths and offsets.
+pub(super) const RECORD_MAX: usize = 2 * PIECE_MAX as usize;
 /// Bytes that a pass may scan for each byte of its cost.
 pub(super) const SCANNED_PER_BYTE: u64 = 8;
 
