@@ -156,7 +156,7 @@ errors! {
     45 NodeLeft Lost Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     46 RootExists Misuse Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
     47 GroupBroken Lost Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
-    48 HomeAway NotFound Environment Later "The home of this address is a node with state that is not a member at the moment; the contents of its memory are kept." "Start the node again with its state directory, and repeat the operation once it is a member.";
+    48 HomeAway NotFound Environment Later "The home of this address is a node with state that is not a member at the moment, and whose memory is kept; or a member that is not linked yet." "Start the node again with its state directory, and repeat the operation once it is a member.";
     49 WritesLost Lost Environment No "A node with state ended before it had logged what this node had written to its memory since the last fence." "Read what is kept, and write again; what was fenced is kept.";
     50 LogFull Exhausted Environment Later "The log has no space left." "Trim it up to the last checkpoint, raise DurableLogOptions::bytes_max, or free space of its folder.";
     51 DeviceFailed Lost Environment No "The device of the log has failed." "What was committed is kept, and nothing else can be. Check the device, then open the log again.";

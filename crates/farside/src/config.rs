@@ -128,8 +128,9 @@ pub struct Config {
     /// and starting one fails with `BadConfiguration`.
     pub witness: bool,
     /// How long calls that need a node with state wait for its return while it is away, before they fail with `HomeAway`:
-    /// all accesses, allocations, names, and the forms of locking that wait. What was locked there when it crashed is not locked any more; a node that leaves
-    /// waits for its locks.
+    /// all accesses, allocations, names, and the forms of locking that wait. What was locked there when it crashed is not
+    /// locked any more; a node that leaves waits for its locks. Allocations and names also wait for a member that is not
+    /// linked yet.
     pub return_timeout_ns: u64,
     /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
     pub join_timeout_ns: u64,

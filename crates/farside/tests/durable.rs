@@ -1,13 +1,16 @@
 //! Logs on files: threads, killed processes, and folders that are damaged, foreign, in use or full.
 
 use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, FileDevice, Medium, RecordTag, check, conformance,
+    DurableLog, DurableLogOptions, DurableRecord, FileDevice, LogDevice, Medium, Promise,
+    RecordTag, Segment, check, conformance,
 };
 use farside::{Error, ErrorCode};
 use farside_testkit::{Process, Random, WATCHDOG, role, say, unique_name};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const SEGMENT: u64 = 64 << 10;
@@ -185,6 +188,69 @@ fn threads_share_groups() {
         let its = all.iter().filter(|record| record.tag.counter >> 32 == thread);
         assert!(its.map(|record| record.tag.counter as u32).eq(0..RECORDS as u32));
     }
+}
+
+/// Writes to a file, and keeps the most bytes that were ever written before a sync.
+struct Measured {
+    device: FileDevice,
+    unsynced: u64,
+    most: Arc<AtomicU64>,
+}
+
+impl LogDevice for Measured {
+    fn promise(&self) -> Promise {
+        self.device.promise()
+    }
+    fn log_id(&self) -> u64 {
+        self.device.log_id()
+    }
+    fn segments(&mut self) -> Result<Vec<Segment>, Error> {
+        self.device.segments()
+    }
+    fn create(&mut self, segment: Segment) -> Result<(), Error> {
+        self.device.create(segment)
+    }
+    fn write(&mut self, segment: Segment, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.unsynced += bytes.len() as u64;
+        self.most.fetch_max(self.unsynced, Ordering::Relaxed);
+        self.device.write(segment, at, bytes)
+    }
+    fn sync(&mut self, segment: Segment) -> Result<(), Error> {
+        self.unsynced = 0;
+        self.device.sync(segment)
+    }
+    fn read(&mut self, segment: Segment, at: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.device.read(segment, at, out)
+    }
+    fn remove(&mut self, segment: Segment) -> Result<(), Error> {
+        self.device.remove(segment)
+    }
+}
+
+/// An opening overwrites as much after the end of a log as a group can have left there.
+#[test]
+fn groups_of_many_threads_are_bounded() {
+    const RECORD: u64 = 256 << 10;
+    let folder = LogFolder::new();
+    let options = DurableLogOptions::default().segment_bytes(32 << 20);
+    let most = Arc::new(AtomicU64::new(0));
+    let device = FileDevice::open(&folder.0).unwrap();
+    let device = Measured { device, unsynced: 0, most: Arc::clone(&most) };
+    let (log, _) = DurableLog::on(Box::new(device), &options).unwrap();
+    most.store(0, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let log = &log;
+            scope.spawn(move || {
+                for round in 0..8 {
+                    log.append(tag(8 * thread + round), &[7; RECORD as usize]).unwrap();
+                }
+            });
+        }
+    });
+    log.close().unwrap();
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= (1 << 20) + (64 << 10) + 2 * (RECORD + 32), "a group of {most} B");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub fn check(folder: &Path) -> Result<LogReport, Error> {
         end,
         records: found.records,
         payload_bytes: found.payload_bytes,
-        cut_off: found.after_end,
+        cut_off: found.after_end.headers,
         damaged_below,
     })
 }

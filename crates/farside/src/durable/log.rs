@@ -227,10 +227,10 @@ impl DurableLog {
             return Err(Error::with(ErrorCode::TooLarge, text));
         }
         let mut state = locked(&self.state);
-        if state.staged_bytes >= STAGED_BYTES_MAX {
+        // Each of the threads that have waited looks again: a group must not be longer than an opening overwrites.
+        while state.staged_bytes >= STAGED_BYTES_MAX {
             let upto = state.commit.appended();
-            drop(self.commit_staged(state, upto, None)?);
-            state = locked(&self.state);
+            state = self.commit_staged(state, upto, None)?;
         }
         // A closed log has one mark more.
         self.make_room(&mut state, takes + RECORD_GRANULE)?;

@@ -125,28 +125,30 @@ impl SegmentReader {
         Ok(header.map(|header| (header, payload)))
     }
 
-    /// Counts the positions from `from` on at which a header of its own position is, whole or torn; returns that and how
-    /// far a mark among them says that the log was durable.
+    /// Finds the positions from `from` on at which a header of its own position is, whole or torn.
     fn headers(
         &mut self,
         device: &mut dyn LogDevice,
         segment: Segment,
         from: u64,
-    ) -> Result<(u64, u64), Error> {
-        let (mut at, mut count, mut durable) = (from, 0, 0);
+        found: &mut AfterEnd,
+    ) -> Result<(), Error> {
+        let mut at = from;
         while at + RECORD_GRANULE <= segment.end() {
             let header = self.bytes(device, segment, at, RECORD_GRANULE)?;
             // A zero is no record: it has no kind.
             if header[4] != 0 && word(header, 8) == at {
-                count += 1;
+                let bytes = RecordHeader::first_word(word(header, 0)).map_or(0, |(_, bytes)| bytes);
+                found.headers += 1;
+                found.upto = at + RecordHeader::footprint(bytes.into());
                 let mark = self.record(device, segment, at)?;
                 if let Some((header, _)) = mark.filter(|(header, _)| header.kind == MARK) {
-                    durable = durable.max(header.counter);
+                    found.durable = found.durable.max(header.counter);
                 }
             }
             at += RECORD_GRANULE;
         }
-        Ok((count, durable))
+        Ok(())
     }
 }
 
@@ -170,9 +172,19 @@ pub(super) struct Scan {
     pub(super) payload_bytes: u64,
     /// The last mark says that the log was durable up to here.
     marked: u64,
-    /// Headers after the end.
-    pub(super) after_end: u64,
+    pub(super) after_end: AfterEnd,
     pub(super) tail: LogTail,
+}
+
+/// What is read after the end of a log.
+#[derive(Clone, Copy, Default)]
+pub(super) struct AfterEnd {
+    /// Headers of records.
+    pub(super) headers: u64,
+    /// Where the last of these records would end.
+    upto: u64,
+    /// How far a mark among them says that the log was durable.
+    durable: u64,
 }
 
 /// Reads a log and changes nothing.
@@ -217,12 +229,11 @@ pub(super) fn scan(
         let text = format!("no segment from {} on", scan.at());
         return Err(Error::with(ErrorCode::LogDamaged, text));
     }
-    let (mut after_end, stop) = (0, scan.at());
+    let (mut after_end, stop) = (AfterEnd::default(), scan.at());
     for segment in segments.iter().filter(|segment| segment.end() > stop) {
         let from = stop.max(segment.begin);
-        let (count, durable) = reader.headers(device, *segment, from)?;
-        after_end += count;
-        scan.mark(durable);
+        reader.headers(device, *segment, from, &mut after_end)?;
+        scan.mark(after_end.durable);
     }
     let tail = match canary::mutant!(canary::nodes(), LogDamageCutOff) {
         true => LogTail::End(stop),
@@ -240,8 +251,7 @@ pub(super) fn recover(
     record_bytes_max: usize,
     visitor: &mut dyn LogVisitor,
 ) -> Result<Recovered, Error> {
-    let Scan { segments, begin, records, marked, after_end: cut, tail, .. } =
-        scan(device, visitor)?;
+    let Scan { segments, begin, records, marked, after_end, tail, .. } = scan(device, visitor)?;
     let end = match tail {
         LogTail::End(end) => end,
         LogTail::Damaged { at, durable } => {
@@ -252,10 +262,14 @@ pub(super) fn recover(
     visitor.end()?;
     write_again(device, &segments, marked..end)?;
     if !canary::mutant!(canary::nodes(), LogCutForgotten) {
-        cut_off(device, &segments, end, record_bytes_max)?;
+        // In other copies, and below the page cache, there may be more than is read here.
+        let longest = segments.iter().map(|segment| segment.bytes).max().unwrap_or(0);
+        let record = (longest / 4).min(RecordHeader::footprint(record_bytes_max as u64));
+        let upto = end.saturating_add(GROUP_BYTES_MAX + 2 * record).max(after_end.upto);
+        cut_off(device, &segments, end..upto)?;
     }
     device.recovered();
-    Ok(Recovered { begin, end, records, cut, segments })
+    Ok(Recovered { begin, end, records, cut: after_end.headers, segments })
 }
 
 /// Writes zeros over all that a group may have reached that was not committed. It is not enough to remove what is read
@@ -263,15 +277,12 @@ pub(super) fn recover(
 fn cut_off(
     device: &mut dyn LogDevice,
     segments: &[Segment],
-    end: u64,
-    record_bytes_max: usize,
+    positions: std::ops::Range<u64>,
 ) -> Result<(), Error> {
-    let longest = segments.iter().map(|segment| segment.bytes).max().unwrap_or(0);
-    let record = (longest / 4).min(RecordHeader::footprint(record_bytes_max as u64));
-    let upto = end.saturating_add(GROUP_BYTES_MAX + 2 * record);
     let zeros = vec![0; WINDOW as usize];
     for segment in segments {
-        let (mut at, until) = (end.max(segment.begin), upto.min(segment.end()));
+        let (mut at, until) =
+            (positions.start.max(segment.begin), positions.end.min(segment.end()));
         if at >= until {
             continue;
         }
