@@ -221,7 +221,7 @@ fn process_node_continues_without_a_copy_that_hangs() {
     let read_only = session.alloc_on(64, word.home()).unwrap();
     session.fetch_add(word, 1).unwrap();
     session.fence().unwrap();
-    hangs.signal(Signal::STOP);
+    hangs.stop();
     session.fetch_add(word, 1).unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -315,7 +315,7 @@ fn process_isolated_node_joins_again_or_fails() {
             node.event_of("member_joined", expected);
         }
         // It neither receives nor sends until the others have removed it.
-        cut_off.signal(Signal::STOP);
+        cut_off.stop();
         for node in [&mut first, &mut other] {
             node.event_of("member_lost", expected);
         }
@@ -345,7 +345,7 @@ fn process_survivor_of_two_reports_a_remedy_and_joins_again() {
     let (mut first, mut second) = (start(&lower, &["--found"]), start(&higher, &[]));
     assert_eq!((first.started().0, second.started().0), (0, 1));
     // The second cannot know whether the first is dead.
-    first.signal(Signal::STOP);
+    first.stop();
     assert_eq!(second.event("isolated")["rejoins"], true);
     let waits = second.event("waiting");
     assert_eq!(waits["founds"], false);
@@ -371,7 +371,7 @@ fn process_removed_node_never_continues_alone() {
     let mut stopped = node(&join);
     assert_eq!(stopped.started().0, 1);
     first.event_of("member_joined", 1);
-    stopped.signal(Signal::STOP);
+    stopped.stop();
     first.event_of("member_lost", 1);
     // Of the two survivors, the stopped node knows only the one that has ended.
     let mut third = node(&join);
@@ -399,7 +399,7 @@ fn process_two_clusters_of_one_name_are_reported() {
     let mut first = start(&lower);
     assert_eq!(first.started().0, 0);
     // The first cannot be reached while the operator lets the second found.
-    first.signal(Signal::STOP);
+    first.stop();
     let mut second = start(&higher);
     assert_eq!(second.started().0, 0);
     first.signal(Signal::CONT);

@@ -183,7 +183,7 @@ fn process_removed_executor_rejoins() {
         report(&output(&[], &call));
         // A value that another node has read is not lost with the node that wrote it.
         let before = session.read_u64(counter).unwrap();
-        server.signal(Signal::STOP);
+        server.stop();
         while alive(&node) > 2 {
             std::thread::yield_now();
         }

@@ -89,7 +89,7 @@ fn other_node_continues_without(stopped: usize) {
     for word in words {
         use_memory(&program, &mut session, word, 7);
     }
-    trio.nodes[stopped].signal(Signal::STOP);
+    trio.nodes[stopped].stop();
     trio.nodes[other].event_of("member_lost", stopped as u64);
     trio.witness.event_of("member_lost", stopped as u64);
     use_memory(&program, &mut session, words[other], 100);
@@ -143,7 +143,7 @@ fn process_nodes_continue_without_a_killed_witness_and_with_the_next() {
     let mut witness = start_witness(&trio.cluster, &trio.join);
     let (number, _) = witness.started();
     trio.nodes[1].event_of("member_joined", number);
-    trio.nodes[0].signal(Signal::STOP);
+    trio.nodes[0].stop();
     trio.nodes[1].event_of("member_lost", 0);
     use_memory(&program, &mut session, words[1], 100);
 }
@@ -152,7 +152,7 @@ fn process_nodes_continue_without_a_killed_witness_and_with_the_next() {
 #[test]
 fn process_stopped_witness_is_removed_and_leaves_when_asked() {
     let mut trio = Trio::start();
-    trio.witness.signal(Signal::STOP);
+    trio.witness.stop();
     for node in &mut trio.nodes {
         node.event_of("member_lost", 2);
     }

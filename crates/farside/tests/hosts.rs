@@ -319,7 +319,7 @@ fn a_killed_process_is_noticed_without_waiting_for_a_lease() {
 fn stopped_process_is_removed_and_notified() {
     let (node, mut other, lost, held) = with_another("stopped", Duration::from_millis(300));
     let mut session = node.session().unwrap();
-    other.signal(Signal::STOP);
+    other.stop();
     until(
         "it is given up",
         || matches!(session.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost),

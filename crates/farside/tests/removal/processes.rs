@@ -181,7 +181,7 @@ fn stop(node: &Node, mut member: Process) {
     session.fence().expect("a fence");
     member.say(&shared.to_bits().to_string());
     member.hear("works");
-    member.signal(Signal::STOP);
+    member.stop();
     let alive = || node.members().iter().filter(|member| member.alive).count();
     let (removed_ns, overwritten_ns) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -319,7 +319,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let mut member = member_process(&cluster, Founder::Local, "writes");
     let bits = member.hear("works ").parse().expect("a number");
     let theirs = GlobalAddress::from_bits(bits).expect("an address");
-    member.signal(Signal::STOP);
+    member.stop();
     let alive = || node.members().iter().filter(|member| member.alive).count();
     until("it is removed", || alive() == 1);
     let is_held_back = node.stats().quarantined_members > 0;
@@ -403,7 +403,7 @@ pub(super) fn stop_server(number: u32) -> bool {
             })
             .collect();
         until("all lines are read", || reads.load(Ordering::Relaxed) > 100);
-        member.signal(Signal::STOP);
+        member.stop();
         for thread in threads {
             assert_eq!(thread.join().expect("a reader"), ErrorCode::NodeLost);
         }
