@@ -242,6 +242,6 @@ mod tests {
         assert_eq!(shown(&suite), "--nodes 2 --env A=b ");
         assert_eq!(shown(&Suite { memory_mib: 3000, ..Suite::new(&[]) }), "--memory 3000 ");
         assert_eq!(shown(&Suite { siw: true, ..Suite::new(&[]) }), "--siw ");
-        assert_eq!(shown(&Suite { on_nvdimm: 2, ..Suite::new(&[]) }), "--pmem 64 ");
+        assert_eq!(shown(&Suite { on_nvdimm: 2, ..Suite::new(&[]) }), "--pmem 64 --processors 1 ");
     }
 }
