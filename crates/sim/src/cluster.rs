@@ -51,6 +51,8 @@ pub struct Scenario {
     pub leave: Option<(u16, u64)>,
     /// Number of sets of the cache: fewer sets cause more evictions.
     pub cache_sets: u16,
+    /// Of a thousand operations, those that are writes and reads of words of the session alone, besides the usual ones.
+    pub own_permille: u32,
     /// Network faults between nodes on separate hosts.
     pub weather: Option<Weather>,
 }
@@ -127,8 +129,15 @@ impl Scenario {
             faults,
             leave: None,
             cache_sets: random.between(1, 2) as u16,
+            own_permille: 0,
             weather: None,
         }
+    }
+
+    /// With sessions that mostly write and read words of their own, in more lines than the cache has frames.
+    pub const fn with_own_writes(self) -> Self {
+        let (words, words_per_line, cache_sets) = (12, 1, 1);
+        Self { words, words_per_line, cache_sets, operations: 25, own_permille: 900, ..self }
     }
 }
 
@@ -136,7 +145,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} leave={:?} sets={} weather={:?}",
+            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} leave={:?} sets={} own={} weather={:?}",
             self.seed,
             self.nodes,
             self.sessions,
@@ -146,6 +155,7 @@ impl fmt::Display for Scenario {
             self.kill,
             self.leave,
             self.cache_sets,
+            self.own_permille,
             self.weather
         )
     }
@@ -405,6 +415,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
                 node,
                 number,
                 own: OwnWords::new(&shared.words, number),
+                own_permille: scenario.own_permille,
                 words: Rc::clone(&shared.words),
                 blocks: Rc::clone(&shared.blocks),
                 guarded: Rc::clone(&shared.guarded),

@@ -103,9 +103,9 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
 fn canary_writes_that_pass_each_other_are_found() {
     use farside::canary::{NodeMutant, plant};
     plant(Some(NodeMutant::WritesPass));
-    let between = |seed| simulate(Scenario::draw_weather(seed)).err();
-    let within = |seed| simulate(Scenario::draw(seed, false)).err();
-    let troubles = [(1_000..6_000).find_map(between), (2_000..8_000).find_map(within)];
+    let between = |seed| simulate(Scenario::draw_weather(seed).with_own_writes()).err();
+    let within = |seed| simulate(Scenario::draw(seed, false).with_own_writes()).err();
+    let troubles = [(0..3_000).find_map(between), (0..3_000).find_map(within)];
     plant(None);
     for trouble in troubles {
         let trouble = trouble.expect("no seed detects the defect");

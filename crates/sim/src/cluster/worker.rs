@@ -60,6 +60,7 @@ pub(super) struct Worker {
     pub(super) words: Rc<Vec<GlobalAddress>>,
     /// Words that only this session uses.
     pub(super) own: OwnWords,
+    pub(super) own_permille: u32,
     /// Blocks of three lines for atomic writes.
     pub(super) blocks: Rc<Vec<GlobalAddress>>,
     /// Words that are changed only under their locks.
@@ -81,6 +82,10 @@ impl Worker {
                 return;
             }
             let idles = self.idle().await;
+            if self.own_permille > 0 && self.random.chance(self.own_permille) {
+                self.own_writes().await;
+                continue;
+            }
             // A worker that pauses mostly reads.
             let most = if idles && self.random.chance(600) { 3 } else { 13 };
             match self.random.below(most) {
@@ -182,7 +187,7 @@ impl Worker {
     async fn own_writes(&mut self) {
         for _ in 0..self.random.between(2, 8) {
             let (index, address) = self.own.pick(&mut self.random);
-            if self.random.chance(200) {
+            if self.random.chance(50) {
                 // An atomic that is abandoned has taken effect before the next operation that waits, or never.
                 self.own.doubt(index);
                 let polled = {
