@@ -11,7 +11,7 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Maximum operations of a node that wait in the engine; a further one waits for a free slot.
     pub operations_max: u32,
-    /// Maximum asynchronous writes of a session in flight; a further one waits for the oldest.
+    /// Maximum asynchronous writes of a session in flight, 1 to 179; a further one waits for the oldest.
     pub writes_in_flight_max: u32,
     /// Maximum bytes of one read, write or atomic call.
     pub access_bytes_max: u64,

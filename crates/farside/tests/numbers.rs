@@ -244,7 +244,7 @@ fn impossible_number_of_writes_in_flight_is_refused() {
     }
 }
 
-/// The lines of a write, and what a fence asks of its node, wait for the same slot.
+/// The lines of a write wait for the same slot.
 #[test]
 fn one_write_in_flight_is_enough() {
     let limits = farside::Limits { writes_in_flight_max: 1, ..farside::Limits::DEFAULT };

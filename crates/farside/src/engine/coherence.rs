@@ -209,19 +209,15 @@ impl Engine {
             self.lines.set_own(line, Level::Invalid, None);
             return self.homes.retired(operation);
         }
-        let mut operation = operation;
-        loop {
+        let mut ready = Some(operation);
+        while let Some(operation) = ready.take() {
             match self.sessions.perform(&self.lines, operation, line) {
-                Performed::Next(next) => {
-                    operation = next;
-                    continue;
-                }
                 Performed::Done => {}
+                Performed::Next(next) => ready = Some(next),
                 Performed::Unpin => self.follow_ups.push_back(FollowUp::Unpin(line)),
                 // Then it is held back or refused, like an operation that starts now.
                 Performed::HeldBack => self.follow_ups.push_back(FollowUp::Start(operation)),
             }
-            break;
         }
         self.retry_frames(); // a line without a transition in progress can be evicted
     }
@@ -267,7 +263,7 @@ impl Engine {
                 false => return self.finish(operation, Err(ErrorCode::NodeClosed)),
             }
         }
-        if !self.waits_for_write(operation) {
+        if !self.sessions.queue_write(operation) {
             self.start(operation);
             self.follow_up();
         }

@@ -406,10 +406,11 @@ impl Engine {
         let Some(slot) = slot.filter(|_| self.away.timeout_ns > 0) else {
             return false;
         };
-        let from_now_ns = self.links.now_ns().saturating_add(self.away.timeout_ns);
+        let now_ns = self.links.now_ns();
+        let until_ns = now_ns.saturating_add(self.away.timeout_ns);
         // One limit for each operation, however often it starts again.
-        let at_ns = *slot.request().away_until_ns.get_or_insert(from_now_ns);
-        let waits = at_ns > self.links.now_ns();
+        let at_ns = *slot.request().away_until_ns.get_or_insert(until_ns);
+        let waits = at_ns > now_ns;
         if waits {
             self.away.waiting.push_back((operation, at_ns));
         }

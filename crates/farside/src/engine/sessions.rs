@@ -167,14 +167,7 @@ impl Sessions {
         }
         let (kind, outcome, next) = {
             let mut request = slot.request();
-            let outcome = match request.kind {
-                // Its caller may have changed the line since, by another operation.
-                OperationKind::Write | OperationKind::Word(_) if slot.is_abandoned() => {
-                    Some(Err(ErrorCode::TimedOut))
-                }
-                _ => request.perform(lines, line),
-            };
-            (request.kind, outcome, request.next)
+            (request.kind, request.perform(lines, line), request.next)
         };
         let Some(outcome) = outcome else {
             return Performed::HeldBack;
@@ -189,8 +182,9 @@ impl Sessions {
         }
     }
 
-    /// Lets a posted write wait until the earlier one of its session to the line has ended; false if it has.
-    fn queue_write(&self, operation: OperationId) -> bool {
+    /// Lets a posted write wait until the earlier one of its session to the line has ended; false if it has. So they are
+    /// performed in their order, wherever each of them has to wait.
+    pub(super) fn queue_write(&self, operation: OperationId) -> bool {
         let earlier = self.slot(operation).and_then(|slot| slot.request().after);
         let earlier = earlier.and_then(|earlier| self.slot(earlier));
         match earlier.filter(|slot| slot.is_pending()) {
@@ -272,12 +266,6 @@ impl Engine {
     pub(super) fn end(&mut self, operation: OperationId, outcome: Outcome) {
         let next = self.sessions.end(operation, outcome);
         self.follow_ups.extend(next.map(FollowUp::Start));
-    }
-
-    /// Whether a posted write waits for an earlier one: those of a session to one line are performed in their order,
-    /// wherever each of them has to wait.
-    pub(super) fn waits_for_write(&self, operation: OperationId) -> bool {
-        self.sessions.queue_write(operation)
     }
 
     /// Maps the loss of a home to `NodeLeft` if it left, and to `HomeAway` if it will return: only the membership knows.

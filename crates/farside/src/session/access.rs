@@ -548,15 +548,13 @@ impl Session {
             return None;
         }
         if !access.is_fence() || !canary::mutant!(canary::nodes(), FenceReturnsAtOnce) {
+            let may_ask = access.is_fence() && self.is_settled();
+            let forgets = canary::mutant!(canary::nodes(), FenceForgetsState);
             // One after the other: there may be a single slot.
-            let is_fence = access.is_fence();
-            let may_ask = |session: &Self| is_fence && session.is_settled();
-            if may_ask(self) && !access.asked && !self.lines.is_trusted() {
+            if may_ask && !access.asked && !self.lines.is_trusted() {
                 access.asked = true;
                 self.start_at_node(OperationKind::Confirm);
-            }
-            let forgets = canary::mutant!(canary::nodes(), FenceForgetsState);
-            if may_ask(self) && !access.persisted && self.lines.has_unlogged() && !forgets {
+            } else if may_ask && !access.persisted && self.lines.has_unlogged() && !forgets {
                 access.persisted = true;
                 self.start_at_node(OperationKind::Persist);
             }
