@@ -115,36 +115,38 @@ impl<E: Waits> Suspended<'_, E> {
             }
             if !self.end.is_announced(self.awaited) {
                 let until = Until::Time(Instant::now() + Duration::from_nanos(self.naps.next_ns()));
-                return self.suspend(context, until);
+                return match self.wake_later(context, until) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Err(error)),
+                };
+            }
+            // Before the port is armed: the event wakes the thread, which may still sleep for a dropped future.
+            let nap_max = (!self.end.is_quiet()).then_some(POLL_INTERVAL);
+            if let Err(error) = self.wake_later(context, Until::Event(nap_max)) {
+                return Poll::Ready(Err(error));
             }
             if !self.end.port().arm() {
-                let nap_max = (!self.end.is_quiet()).then_some(POLL_INTERVAL);
-                return self.suspend(context, Until::Event(nap_max));
+                return Poll::Pending;
             }
-            self.end.port().disarm(); // an event came in between: the next attempt takes it
+            self.withdraw(); // an event came in between: the next attempt takes it
         }
     }
 
-    fn suspend<T>(&mut self, context: &Context<'_>, until: Until) -> Poll<Result<T, Error>> {
+    /// Makes the thread of the end wake this task, and starts it if there is none.
+    fn wake_later(&mut self, context: &Context<'_>, until: Until) -> Result<(), Error> {
         if self.end.sleeper().is_none() {
             let waiter = self.end.port().waiter();
-            match Sleeper::start(waiter) {
-                Ok(sleeper) => *self.end.sleeper() = Some(sleeper),
-                Err(error) => {
-                    let error = Error::with(ErrorCode::System, error.to_string());
-                    return Poll::Ready(Err(error));
-                }
-            }
+            let sleeper = Sleeper::start(waiter)
+                .map_err(|error| Error::with(ErrorCode::System, error.to_string()))?;
+            *self.end.sleeper() = Some(sleeper);
         }
         if let Some(sleeper) = self.end.sleeper() {
             sleeper.wake_later(context.waker(), until);
         }
-        Poll::Pending
+        Ok(())
     }
-}
 
-impl<E: Waits> Drop for Suspended<'_, E> {
-    fn drop(&mut self) {
+    fn withdraw(&mut self) {
         self.end.port().disarm();
         if let Some(sleeper) = self.end.sleeper() {
             sleeper.lock().request = None;
@@ -152,10 +154,16 @@ impl<E: Waits> Drop for Suspended<'_, E> {
     }
 }
 
+impl<E: Waits> Drop for Suspended<'_, E> {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
 /// What ends a suspension.
 #[derive(Clone, Copy, Debug)]
 enum Until {
-    /// An event of the port, which is armed; and this time after, if any.
+    /// An event of the port, which is or will be armed; and this time after, if any.
     Event(Option<Duration>),
     /// The time alone.
     Time(Instant),
@@ -282,3 +290,7 @@ fn sleep(shared: &SharedState, waiter: &dyn Waiter) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "port_wait_tests.rs"]
+mod tests;
