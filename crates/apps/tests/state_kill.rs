@@ -36,7 +36,7 @@ impl StatePlace {
         }
         let (fabric, options) =
             (fabrics::shared_memory().unwrap(), LendOptions::default().exclusive(true));
-        let lend = |_| MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options);
+        let lend = |_| MemoryServer::lend(&fabric, &unique_name("copy"), 80 << 20, &options);
         Self::Copies(Box::new([0, 1].map(|at| lend(at).unwrap())))
     }
 

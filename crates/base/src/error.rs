@@ -165,7 +165,7 @@ errors! {
     54 StateInUse Configuration Configuration Later "Another process uses this folder." "End the other process, or choose another folder.";
     55 StateForeign Configuration Configuration No "The folder has state of something else, of another version or of other memory." "Choose another folder, or follow the text: it names the version or the memory that fits.";
     56 NotEnoughReplicas Lost Environment Later "Copies of the log are not reached, or are empty." "Start those that the text names; or say by ReplicaOptions::copies_min (--copies-min) how few may do, if no program goes on with the missing ones alone.";
-    57 NoState Exhausted Environment Later "No node with state is a member." "Start one with a state directory (farside node --state), or allocate volatile memory.";
+    57 NoState Exhausted Environment Later "No member keeps its memory as the allocation asks." "Start one with such a state (farside node --state or --state-copies), or ask for less durability.";
     60 NameTaken Configuration Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster NotFound Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
     62 ClusterFull Exhausted Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";

@@ -29,6 +29,14 @@ pub(crate) struct Policy {
     _copies: Vec<MemoryServer>,
 }
 
+/// Bytes of a copy of the state of a node's memory.
+///
+/// # Errors
+/// `BadConfiguration` for a size out of its range.
+pub(crate) fn copy_bytes(memory_bytes: u64) -> Result<u64, Error> {
+    Config::new("copy").memory_bytes(memory_bytes).copy_bytes()
+}
+
 /// Lends memory for two copies over shared memory.
 ///
 /// # Errors
@@ -48,7 +56,7 @@ impl Policy {
     /// # Errors
     /// Those of starting nodes and lending memory.
     pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
-        let copies = lend_copies("state", 12 * MEMORY_BYTES)?;
+        let copies = lend_copies("state", copy_bytes(MEMORY_BYTES)?)?;
         let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
         let volatile = |config| config;
         let folder = folder.join("state");

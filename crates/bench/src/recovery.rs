@@ -1,6 +1,6 @@
 //! The start of a node whose memory returns from its state, compared with a copy of as many bytes.
 
-use crate::policies::lend_copies;
+use crate::policies::{copy_bytes, lend_copies};
 use farside::onesided::MemoryServer;
 use farside::{Config, GlobalAddress, Node};
 use farside_command::failure::Failure;
@@ -12,8 +12,6 @@ use std::time::Instant;
 pub(crate) const MEMORY_BYTES: u64 = 8 << 20;
 /// Bytes that are written, and return.
 const FILLED_BYTES: usize = (MEMORY_BYTES - (1 << 20)) as usize;
-/// Memory of a copy: a log of lines of 512 B needs less than three times their bytes.
-const COPY_BYTES: u64 = 3 * MEMORY_BYTES;
 /// Bytes of a write while the memory is filled.
 const PART: usize = 1 << 18;
 
@@ -36,7 +34,7 @@ impl Recovery {
     /// # Errors
     /// Those of nodes and of lending memory.
     pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
-        let copies = lend_copies("recovery", COPY_BYTES)?;
+        let copies = lend_copies("recovery", copy_bytes(MEMORY_BYTES)?)?;
         let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
         let config = |kind: &str| {
             Config::new(format!("bench-recovery-{kind}-{}", std::process::id()))

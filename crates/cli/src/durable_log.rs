@@ -3,7 +3,7 @@
 use crate::log::print;
 use crate::settings::LogPlace;
 use farside::durable::{
-    self, DurableLog, DurableLogOptions, LogReport, LostCopies, RecordTag, Recovered,
+    self, CopyStatus, DurableLog, DurableLogOptions, LogReport, RecordTag, Recovered,
     ReplicaOptions, ReplicatedDevice,
 };
 use farside_command::choice::{self, Chosen};
@@ -11,6 +11,7 @@ use farside_command::failure::Failure;
 use farside_command::output::{Output, bytes, count};
 use std::io::BufRead;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -21,38 +22,42 @@ const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
 /// A line of text.
 const LINE: RecordTag = RecordTag { kind: 1, counter: 0, address: 0 };
 
-/// Opens a log; also returns a handle of the copies that it continues without.
-fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered, LostCopies), Failure> {
+/// Opens a log; also returns a handle that tells what its copies are.
+fn open(place: &LogPlace, output: &Output) -> Result<(DurableLog, Recovered, CopyStatus), Failure> {
     let options = DurableLogOptions::default();
     match place {
         LogPlace::Folder(folder) => {
             let (log, recovered) = DurableLog::open(folder, &options)?;
-            Ok((log, recovered, LostCopies::default()))
+            Ok((log, recovered, CopyStatus::default()))
         }
         LogPlace::Copies { addresses, least, choice } => {
-            let chosen = addresses.iter().map(|to| choice::caller(choice, to, NAME));
+            let is_file = |address: &&String| address.starts_with("file:");
+            let (files, lent): (Vec<_>, Vec<_>) = addresses.iter().partition(is_file);
+            let chosen = lent.iter().map(|to| choice::caller(choice, to, NAME));
             let chosen: Vec<Chosen> = chosen.collect::<Result<_, _>>()?;
-            let Some(Chosen { fabric, .. }) = chosen.first() else {
-                return Err(Failure::usage("no address of a copy"));
+            let fabric = match chosen.first() {
+                Some(Chosen { fabric, .. }) => Arc::clone(fabric),
+                None => farside::fabrics::shared_memory()?,
             };
-            let addresses: Vec<&str> = chosen.iter().map(|one| one.address.as_str()).collect();
+            let lent = chosen.iter().map(|one| one.address.as_str());
+            let addresses: Vec<&str> = lent.chain(files.iter().map(|one| one.as_str())).collect();
             let replicas = ReplicaOptions::default().copies_min(*least);
-            let device = ReplicatedDevice::open(fabric, &addresses, &replicas)?;
+            let device = ReplicatedDevice::open(&fabric, &addresses, &replicas)?;
             if device.copies() < addresses.len() {
                 output.note(format!("{} of {} copies", device.copies(), addresses.len()));
             }
             // Small enough for memory of some megabytes.
             let options = options.segment_bytes(COPIES_SEGMENT_BYTES);
-            let lost = device.lost();
+            let status = device.status();
             let (log, recovered) = DurableLog::on(Box::new(device), &options)?;
-            Ok((log, recovered, lost))
+            Ok((log, recovered, status))
         }
     }
 }
 
 /// Appends the lines of standard input, each batch of which is durable before the next is read.
 pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), Failure> {
-    let (log, recovered, lost) = open(place, &output)?;
+    let (log, recovered, copies) = open(place, &output)?;
     if recovered.cut > 0 {
         output.note(format!(
             "{} records were cut off: their appends were not committed",
@@ -60,9 +65,9 @@ pub(crate) fn keep(place: &LogPlace, batch: u32, output: Output) -> Result<(), F
         ));
     }
     let (mut records, mut length) = (0, 0);
-    let mut reported = lost.errors().len();
+    let mut reported = copies.lost().len();
     let kept = keep_lines(&log, u64::from(batch), (&mut records, &mut length), || {
-        for error in lost.errors().iter().skip(reported) {
+        for error in copies.lost().iter().skip(reported) {
             reported += 1;
             output.warning(format!("continues without a copy: {error}"));
         }

@@ -72,16 +72,21 @@ fn process_nodes_found_join_end_and_leave() {
 #[test]
 fn process_standby_takes_over_from_a_killed_node() {
     let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
-    let copies =
-        ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap());
-    let copies = format!("{},{}", copies[0].address(), copies[1].address());
+    let lend =
+        || ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 192 << 20, &lend).unwrap());
+    let lent = lend();
+    let folder = Folder::new();
+    let file = format!("file:{}", folder.path("copy"));
+    let copies = format!("{},{file},{}", lent[0].address(), lent[1].address());
     let cluster = name();
     let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
     let (_, address) = founder.started();
-    let state = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
-    let state = [&state[..], &["--state-copies", &copies]].concat();
+    let join = ["--listen", "127.0.0.1:0", "--cluster", &cluster, "--join", &address];
+    let state = [&join[..], &["--state-copies", &copies]].concat();
     let mut home = Running::node(&[], &state);
-    let (number, _) = home.started();
+    let started = home.event("started");
+    let number = started["node"].as_u64().unwrap();
+    assert!(started["state"].as_str().unwrap().starts_with("2 copies, memory"), "{started}");
     let refused = failure(1, &[&["node"], &state[..]].concat());
     assert!(refused.contains("Another process uses"), "{refused}");
 
@@ -100,6 +105,18 @@ fn process_standby_takes_over_from_a_killed_node() {
         assert_eq!(standby.started().0, number);
         home = standby;
     }
+    // The copies in memory are lost with it: the one in the file is whole.
+    home.signal(Signal::KILL);
+    drop((home, lent));
+    let lent = lend();
+    let copies = format!("{file},{},{}", lent[0].address(), lent[1].address());
+    let state = [&join[..], &["--state-copies", &copies]].concat();
+    let refused = failure(1, &[&["node"], &state[..]].concat());
+    assert!(refused.contains("empty:"), "{refused}");
+    let least = [&state[..], &["--state-copies-min", "1"]].concat();
+    let mut home = Running::node(&[], &least);
+    assert_eq!(home.started().0, number);
+    assert_eq!(session.read_u64(word).unwrap(), 3);
     let usage = [&["node"], &state[..6], &["--standby"]].concat();
     assert!(failure(2, &usage).contains("--state"));
 }
@@ -160,7 +177,7 @@ fn tcp(join: &[String]) -> Arc<dyn Fabric> {
 #[test]
 fn process_node_continues_without_a_lost_copy() {
     let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
-    let lend = |name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap();
+    let lend = |name| MemoryServer::lend(&fabric, name, 192 << 20, &lend).unwrap();
     let mut copies = Vec::from(["one", "two", "three"].map(lend));
     let cluster = name();
     let mut founder = Running::node(&[], &["--listen", "127.0.0.1:0", "--cluster", &cluster]);
@@ -201,8 +218,8 @@ fn process_node_continues_without_a_lost_copy() {
 fn process_node_continues_without_a_copy_that_hangs() {
     let (fabric, lend) = (tcp(&[]), LendOptions::default().exclusive(true));
     let copies =
-        ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 48 << 20, &lend).unwrap());
-    let lend = ["--json", "lend", "--bytes", "48M", "--exclusive", "--listen", "127.0.0.1:0"];
+        ["one", "two"].map(|name| MemoryServer::lend(&fabric, name, 192 << 20, &lend).unwrap());
+    let lend = ["--json", "lend", "--bytes", "192M", "--exclusive", "--listen", "127.0.0.1:0"];
     let mut hangs = Running::start(&[], &lend);
     let third = hangs.event("lending")["address"].as_str().unwrap().to_owned();
     let copies_of_home = format!("{},{third},{}", copies[0].address(), copies[1].address());

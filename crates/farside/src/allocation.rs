@@ -98,23 +98,35 @@ impl Session {
         let line_size = spec.line_size.unwrap_or(self.core.line_size);
         let class = line_size.class();
         let mut call = self.enter();
-        // Two attempts: the known free memory of other nodes may be out of date.
+        // Several attempts: the known free memory of other nodes may be out of date, and their states are not known.
         let mut full = farside_base::NodeSet::EMPTY;
+        let mut refusal = None;
         loop {
-            let node = call.choose_home(spec, bytes, &full)?;
+            let node = call.choose_home(spec, bytes, &full).map_err(|error| match &refusal {
+                Some(refusal) if error.code == ErrorCode::OutOfMemory => Error::clone(refusal),
+                _ => error,
+            })?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
             let any = matches!(spec.hint, AllocationHint::Default | AllocationHint::Remote);
             let elsewhere = any && spec.durability == Durability::Volatile;
-            let allocate = OperationKind::Allocate { node, bytes, class, elsewhere };
+            let needs = spec.durability.needs();
+            let allocate = OperationKind::Allocate { node, bytes, class, elsewhere, needs };
             match call.call(allocate, LinePiece::empty(address), &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
                 }
-                Err(error) if error.code == ErrorCode::OutOfMemory && any && full.insert(node) => {}
                 Err(error) => {
-                    return Err(Error { address: None, ..error });
+                    let error = Error { address: None, ..error };
+                    let is_one = matches!(error.code, ErrorCode::OutOfMemory | ErrorCode::NoState);
+                    if !(is_one && any && full.insert(node)) {
+                        return Err(error);
+                    }
+                    // A home that would do and is full is what the caller has to know of.
+                    refusal = refusal
+                        .filter(|one: &Error| one.code == ErrorCode::OutOfMemory)
+                        .or(Some(error));
                 }
             }
         }
@@ -127,10 +139,9 @@ impl Session {
         full: &farside_base::NodeSet,
     ) -> Result<NodeId, Error> {
         let named = |node| match spec.durability {
-            Durability::Logged if !self.core.engine().has_state(node) => {
-                Err(Error::with(ErrorCode::NoState, format!("{node} has none")))
-            }
-            _ => Ok(node),
+            Durability::Volatile => Ok(node),
+            _ if self.core.engine().has_state(node) => Ok(node),
+            _ => Err(Error::with(ErrorCode::NoState, format!("{node} has none"))),
         };
         let hint = match spec.hint {
             // Named nodes are asked directly, whatever is known of their memory.

@@ -18,6 +18,8 @@ farside_base::mutants! {
         RepliesForgotten,
         /// A posted write does not wait for an earlier one of its session to the line.
         WritesPass,
+        /// A copy in a file is written and not synced.
+        CopyNotSynced,
         /// A log writes a group and does not sync it.
         LogNotSynced,
         /// A log that is opened syncs what follows its last mark, and does not write it again.

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::operation::WRITES_IN_FLIGHT_MOST;
 use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
+use farside_protocol::allocate::StateNeeds;
 use farside_protocol::member::Leases;
 use std::path::PathBuf;
 
@@ -106,13 +107,15 @@ pub struct Config {
     /// written by stores then, and a commit makes no system call. Elsewhere starting fails with `BadConfiguration`. See
     /// [`PersistentDevice`](crate::durable::PersistentDevice).
     pub persistent_memory: bool,
-    /// Addresses of memory that other processes lend exclusively (`farside lend --exclusive`): this node's state is kept
-    /// there, a copy in each, and not in a folder. A node with this state can be started on any machine.
+    /// Addresses of memory that other processes lend exclusively (`farside lend --exclusive`), and files of this machine
+    /// (`file:PATH`): this node's state is kept there, a copy in each, and not in a folder. A node with this state can be
+    /// started on any machine that reaches enough of them.
     ///
-    /// *Guarantees*: what was fenced survives this node and all but one of the copies that are left. A copy that is lost ends the node
+    /// *Guarantees*: what was fenced survives this node and all but one of the copies that are left; and a loss of power with
+    /// a file on a disk, after which `state_copies_min` says that it is enough. A copy that is lost ends the node
     /// (`DeviceFailed`), unless `state_copies_min` lets it go on ([`Node::lost_copies`](crate::Node::lost_copies)); start it
-    /// again with the others and a new one. *Cost*: a fence waits for one round trip more. The
-    /// memory of each copy has room for ten times `memory_bytes`, and 32 MiB.
+    /// again with the others and a new one. *Cost*: a fence waits for one round trip more, and
+    /// for a sync of each file. Each process lends at least [`copy_bytes`](Self::copy_bytes).
     pub state_copies: Vec<String>,
     /// The least copies to start with, if others are lost; `None`: all that the state had. With fewer, you guarantee that
     /// no node starts from the missing ones alone: all processes of the state say the same number. If it is more than half of
@@ -198,6 +201,15 @@ impl Config {
     /// The bytes of the cache: a witness has one of the least size.
     pub(crate) const fn cache_size(&self) -> u64 {
         if self.witness { CACHE_BYTES_MIN } else { self.cache_bytes }
+    }
+
+    /// Returns the bytes that each process of [`state_copies`](Self#structfield.state_copies) has to lend: about ten times
+    /// `memory_bytes`, and some for small memories.
+    ///
+    /// # Errors
+    /// `BadConfiguration` for `memory_bytes` out of its range.
+    pub fn copy_bytes(&self) -> Result<u64, Error> {
+        crate::state::copy_bytes(self.memory_bytes)
     }
 
     /// Whether the memory survives the node's process.
@@ -321,6 +333,24 @@ pub enum Durability {
     /// The process of its home, and what the home's state survives besides: its home is a node with state
     /// ([`Config::state`]).
     Logged,
+    /// The machine of its home: the home's state is in memory of at least this many other processes when it is allocated
+    /// ([`Config::state_copies`]).
+    Replicated(u8),
+    /// Both, and a loss of power: one of the home's copies is besides in a file that survives it.
+    LoggedAndReplicated(u8),
+}
+
+impl Durability {
+    /// What the home has to have.
+    pub(crate) const fn needs(self) -> StateNeeds {
+        let (state, copies, survives_power) = match self {
+            Self::Volatile => (false, 0, false),
+            Self::Logged => (true, 0, false),
+            Self::Replicated(copies) => (true, copies, false),
+            Self::LoggedAndReplicated(copies) => (true, copies, true),
+        };
+        StateNeeds { state, copies, survives_power }
+    }
 }
 
 /// Options for an allocation.

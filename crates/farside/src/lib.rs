@@ -84,6 +84,7 @@ pub use occupancy::{Occupancy, occupancy};
 pub use roots::{ROOT_NAME_MAX, Root};
 pub use saver::Drained;
 pub use session::{Session, Timed};
+pub use state::StateReport;
 pub use stats::Stats;
 pub use typed::{GlobalSlice, Pod};
 pub use zerocopy;

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::commits::Committer;
-use crate::durable::{LogDevice, LostCopies};
+use crate::durable::{CopyStatus, LogDevice};
 use crate::engine::{
     Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
     member_name, rendezvous_name,
@@ -13,7 +13,7 @@ use crate::operation::SessionSlots;
 use crate::progress::Progress;
 use crate::saver::Saver;
 use crate::session::{CALL_SLOTS, Session, prefetch_slots};
-use crate::state::NodeState;
+use crate::state::{NodeState, StateReport};
 use crate::wait::{AWAKE, Core, Drive, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
@@ -64,7 +64,7 @@ pub(crate) struct NodeShared {
     left: AtomicBool,
     session_count: AtomicU64,
     path: String,
-    lost_copies: LostCopies,
+    copies: Option<CopyStatus>,
 }
 
 /// The requirements of a node on a fabric.
@@ -219,7 +219,7 @@ impl NodeSetup {
             }
         };
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
-        let lost_copies = self.state.lost_copies;
+        let copies = self.state.copies;
         Ok(Node {
             shared: Arc::new(NodeShared {
                 core,
@@ -228,7 +228,7 @@ impl NodeSetup {
                 left: AtomicBool::new(false),
                 session_count: AtomicU64::new(0),
                 path,
-                lost_copies,
+                copies,
             }),
         })
     }
@@ -511,11 +511,17 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
+    /// Returns how this node keeps its memory at the moment; `None` for a node without state. The positions tell how much of
+    /// what it has logged is durable; what other nodes have in their caches is not in them until a fence.
+    pub fn state_report(&self) -> Option<StateReport> {
+        self.shared.core.engine().state_report()
+    }
+
     /// Returns an error, with address and reason, for each copy of its state ([`Config::state_copies`]) that this node
     /// continues without: those that its start has not reached, and those lost since. Such copies may have an old state.
     /// Start the node again with a new copy in the place of each, before it loses more than `state_copies_min` allows.
     pub fn lost_copies(&self) -> Vec<Error> {
-        self.shared.lost_copies.errors()
+        self.shared.copies.as_ref().map_or_else(Vec::new, CopyStatus::lost)
     }
 
     /// The members, and the nodes removed since this node joined whose numbers were not reassigned, by

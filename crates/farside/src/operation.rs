@@ -8,6 +8,7 @@ use crate::hit::{Lines, WORD};
 use crate::lock_hit::LockCounts;
 use crate::mutex::locked;
 use farside_base::{ErrorCode, GlobalAddress, LineAddress, NodeId, OperationId, SessionId};
+use farside_protocol::allocate::StateNeeds;
 use farside_protocol::coherence::Want;
 use farside_protocol::lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,7 +56,7 @@ pub(crate) enum OperationKind {
     /// Fetch the line for later accesses; none waits for it.
     Prefetch(Want),
     /// Allocate memory at a node; `elsewhere`: it need not be that one, so it does not wait for its return.
-    Allocate { node: NodeId, bytes: u64, class: u8, elsewhere: bool },
+    Allocate { node: NodeId, bytes: u64, class: u8, elsewhere: bool, needs: StateNeeds },
     /// Get the directory of named roots of a node.
     Directory { node: NodeId },
     /// Free an allocation.

@@ -2,32 +2,76 @@
 
 use crate::commits::CommitSignal;
 use crate::durable::{
-    LogDevice, LostCopies, MemoryState, PersistentDevice, ReplicaOptions, ReplicatedDevice,
-    StateIdentity, StateOptions,
+    CopyStatus, DurableLog, LogDevice, MemoryState, PersistentDevice, Promise, ReplicaOptions,
+    ReplicatedDevice, StateIdentity, StateOptions, Watermarks,
 };
 use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
 use farside_fabric::Fabric;
+use farside_protocol::allocate::StateNeeds;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A drain to this place did not end.
 const NOT_WHOLE: &str = "a node did not end saving its memory there, so it is not whole: empty it";
-/// Bytes of a segment of a state with copies: small enough for memory of some megabytes.
+/// The smallest segment of a state with copies: small enough for memory of some megabytes.
 const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
+/// A state with copies has at least this many segments for its memory: copies have room for some more than ten times as many.
+const MEMORY_SEGMENTS: u64 = 128;
+
+/// How a node keeps its memory at the moment ([`Node::state_report`](crate::Node::state_report)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct StateReport {
+    /// What a fence promises.
+    pub promise: Promise,
+    /// Copies in memory of other processes; zero for a state in a folder.
+    pub copies: usize,
+    /// Positions of the state's log: what was appended is in memory of this node; what is durable is in all copies, and
+    /// survives what `promise` says.
+    pub log: Watermarks,
+}
+
+impl fmt::Display for StateReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.copies {
+            0 => {}
+            1 => f.write_str("1 copy, ")?,
+            copies => write!(f, "{copies} copies, ")?,
+        }
+        write!(f, "{}", self.promise)
+    }
+}
+
+impl StateReport {
+    pub(crate) fn new(log: &DurableLog, copies: Option<&CopyStatus>) -> Self {
+        let mut promise = log.promise();
+        promise.survives_power = copies.map_or(promise.survives_power, CopyStatus::survives_power);
+        let copies = copies.map_or(0, CopyStatus::in_memory);
+        Self { promise, copies, log: log.watermarks() }
+    }
+
+    /// Whether it is what an allocation needs.
+    pub(crate) fn meets(&self, needs: StateNeeds) -> bool {
+        self.copies >= usize::from(needs.copies)
+            && (self.promise.survives_power || !needs.survives_power)
+    }
+}
 
 /// The state of a node that is not a member yet.
 pub(crate) struct NodeState {
     pub(crate) keeps: Keeps,
     /// Until the engine has it.
     memory: Option<MemoryState>,
-    pub(crate) lost_copies: LostCopies,
+    /// Of a state in copies.
+    pub(crate) copies: Option<CopyStatus>,
 }
 
 impl NodeState {
     fn of(keeps: Keeps) -> Self {
-        Self { keeps, memory: None, lost_copies: LostCopies::default() }
+        Self { keeps, memory: None, copies: None }
     }
 
     /// The state that the configuration names, if it names one.
@@ -46,8 +90,8 @@ impl NodeState {
             return Ok(Self::of(Keeps::Nothing));
         }
         let (copies, copies_min) = (&config.state_copies, config.state_copies_min);
-        let (memory, lost_copies) = open_copies(fabric, copies, copies_min, config.memory_bytes)?;
-        Ok(Self { lost_copies, ..Self::with(config, memory)? })
+        let (memory, status) = open_copies(fabric, copies, copies_min, config.memory_bytes)?;
+        Ok(Self { copies: Some(status), ..Self::with(config, memory)? })
     }
 
     /// The state on a device.
@@ -94,7 +138,7 @@ impl NodeState {
             memory_bytes: config.memory_bytes,
         };
         let signal = has_thread.then(|| Arc::new(CommitSignal::default()));
-        Ok(Some(StateDriver::new(memory, identity, signal)))
+        Ok(Some(StateDriver::new((memory, self.copies.clone()), identity, signal)))
     }
 }
 
@@ -133,13 +177,38 @@ pub(crate) fn open_copies(
     copies: &[String],
     copies_min: Option<usize>,
     memory_bytes: u64,
-) -> Result<(MemoryState, LostCopies), Error> {
+) -> Result<(MemoryState, CopyStatus), Error> {
     let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
     let replicas = ReplicaOptions::default().copies_min(copies_min);
     let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
-    let lost_copies = device.lost();
-    let options = options(memory_bytes).segment_bytes(COPIES_SEGMENT_BYTES);
-    Ok((MemoryState::on(Box::new(device), &options)?.0, lost_copies))
+    let status = device.status();
+    let mut options = copies_options(memory_bytes);
+    match device.slot_bytes() {
+        Some(slot_bytes) => options.segment_bytes = options.segment_bytes.min(slot_bytes),
+        None => {
+            let (least, bytes) = (options.log_bytes_min()?, device.room_bytes());
+            if bytes < least {
+                let text = format!(
+                    "the state of {memory_bytes} B of memory takes {least} B of each copy; one has room for {bytes} B"
+                );
+                return Err(Error::with(ErrorCode::BadConfiguration, text));
+            }
+        }
+    }
+    Ok((MemoryState::on(Box::new(device), &options)?.0, status))
+}
+
+fn copies_options(memory_bytes: u64) -> StateOptions {
+    let segment_bytes = (memory_bytes / MEMORY_SEGMENTS).next_power_of_two();
+    options(memory_bytes).segment_bytes(segment_bytes.max(COPIES_SEGMENT_BYTES))
+}
+
+/// Returns the bytes that a state of this memory takes in each copy.
+///
+/// # Errors
+/// `BadConfiguration` for a size out of its range.
+pub(crate) fn copy_bytes(memory_bytes: u64) -> Result<u64, Error> {
+    Ok(ReplicatedDevice::HEAD_BYTES + copies_options(memory_bytes).log_bytes_min()?)
 }
 
 fn options(memory_bytes: u64) -> StateOptions {

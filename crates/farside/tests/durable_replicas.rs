@@ -12,7 +12,7 @@ use farside::durable::{
 };
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{Error, ErrorCode};
-use farside_testkit::{Process, Random, WATCHDOG, await_parent, role, say, unique_name};
+use farside_testkit::{Folder, Process, Random, WATCHDOG, await_parent, role, say, unique_name};
 use lent::{code, process_fabric};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     copy_that_is_lost_during_recovery_leaves_no_hole
     copies_that_were_missing_are_made_equal
     memory_of_others_is_refused
+    copy_in_a_file_survives_the_others
+    copy_in_a_file_that_was_missing_is_made_equal
 ) with crate::fabrics::named }
 
 fn lend(make: &Make, exclusive: bool) -> MemoryServer {
@@ -189,16 +191,16 @@ fn log_continues_without_a_lost_copy(make: &Make) {
     let addresses: Vec<String> = servers.iter().map(|server| server.address().to_owned()).collect();
     let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let device = device_at(&make(), &all, Some(2)).unwrap();
-    let lost = device.lost();
+    let status = device.status();
     let options = DurableLogOptions::default().segment_bytes(SEGMENT);
     let (log, _) = DurableLog::on(Box::new(device), &options).unwrap();
     append(&log, 0..100).unwrap();
-    assert!(lost.errors().is_empty());
+    assert!(status.lost().is_empty());
     // Reads are of the first.
     drop(servers.remove(0));
     assert!(numbers(&log).into_iter().eq(0..100));
     append(&log, 100..300).unwrap();
-    let [error] = &lost.errors()[..] else { panic!("{lost:?}") };
+    let [error] = &status.lost()[..] else { panic!("{status:?}") };
     assert!(error.detail.contains(all[0]), "{error}");
     assert!(are_equal(&servers));
     // One of three is not enough: another program might open the log from the others.
@@ -378,6 +380,112 @@ fn memory_of_others_is_refused(make: &Make) {
     drop(missing);
     let half = open_at(&make(), &[fresh.address(), &address], Some(1));
     assert_eq!(code(half), ErrorCode::NotEnoughReplicas);
+}
+
+/// The address of a copy in a file that does not exist yet.
+fn file(folder: &Folder, name: &str) -> String {
+    format!("file:{}", folder.folder().join(name).display())
+}
+
+fn copy_in_a_file_survives_the_others(make: &Make) {
+    let folder = Folder::new();
+    let file = file(&folder, "copy");
+    let first = servers(make, 2);
+    let addresses = [first[0].address(), &file, first[1].address()];
+    let device = device_at(&make(), &addresses, None).unwrap();
+    let status = device.status();
+    assert_eq!((device.copies(), status.in_memory()), (3, 2));
+    let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+    let (log, _) = DurableLog::on(Box::new(device), &options).unwrap();
+    assert_eq!(log.promise().medium, Medium::Replicas);
+    assert_eq!(log.promise().survives_power, status.survives_power());
+    append(&log, 0..300).unwrap();
+    // No second process uses the file meanwhile, whatever else it names.
+    let other = lend(make, true);
+    let second = open_at(&make(), &[other.address(), &file], Some(0));
+    assert_eq!(code(second), ErrorCode::StateInUse);
+    append(&log, 300..310).unwrap();
+    drop((log, first, other));
+    // A loss of power has emptied the memory: only the caller knows that no other copy has gone on.
+    let second = servers(make, 2);
+    let addresses = [second[0].address(), second[1].address(), &file];
+    assert_eq!(code(open_at(&make(), &addresses, None)), ErrorCode::NotEnoughReplicas);
+    assert_eq!(code(open_at(&make(), &addresses, Some(2))), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &addresses, Some(1)).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..310));
+    append(&log, 310..320).unwrap();
+    assert!(are_equal(&second));
+    drop(log);
+    // All three are as before.
+    let log = open_at(&make(), &addresses, None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..320));
+    drop(log);
+    // Two files mirror each other.
+    let mirror = self::file(&folder, "mirror");
+    let log = open_at(&make(), &[&file, &mirror], Some(1)).unwrap();
+    append(&log, 320..330).unwrap();
+    drop(log);
+    let log = open_at(&make(), &[&mirror], Some(1)).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..330));
+}
+
+fn copy_in_a_file_that_was_missing_is_made_equal(make: &Make) {
+    let folder = Folder::new();
+    let file = file(&folder, "copy");
+    let servers = servers(make, 2);
+    let [one, other] = [0, 1].map(|at: usize| servers[at].address());
+    append(&open_at(&make(), &[one, other, &file], None).unwrap(), 0..50).unwrap();
+    append(&open_at(&make(), &[one, other], Some(2)).unwrap(), 50..400).unwrap();
+    // What it has is old, and does not count as one of the two that may go on.
+    assert_eq!(code(open_at(&make(), &[&file], None)), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &[&file, one, other], Some(2)).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..400));
+    append(&log, 400..410).unwrap();
+    drop(log);
+    // A new file in its place, as on another machine, is not the one that was named.
+    let path = folder.folder().join("copy");
+    let moved = folder.folder().join("moved");
+    std::fs::rename(&path, &moved).unwrap();
+    assert_eq!(code(open_at(&make(), &[&file, one, other], None)), ErrorCode::NotEnoughReplicas);
+    std::fs::rename(&moved, &path).unwrap();
+    // Moved to another path it is.
+    std::fs::rename(&path, &moved).unwrap();
+    let moved = self::file(&folder, "moved");
+    let log = open_at(&make(), &[&moved, one, other], None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..410));
+}
+
+#[test]
+fn files_that_are_no_copies_are_refused() {
+    let folder = Folder::new();
+    let make = fabrics::named("mem");
+    let open =
+        |path: &std::path::Path| open_at(&make(), &[&format!("file:{}", path.display())], None);
+    let refused = |bytes: &[u8]| {
+        let path = folder.folder().join("other");
+        std::fs::write(&path, bytes).unwrap();
+        let refusal = code(open(&path));
+        assert!(std::fs::read(&path).unwrap() == bytes, "it is as before");
+        refusal
+    };
+    assert_eq!(code(open(folder.folder())), ErrorCode::StateForeign);
+    assert_eq!(code(open(&folder.folder().join("absent/copy"))), ErrorCode::System);
+    assert_eq!(refused(b"something else"), ErrorCode::StateForeign);
+    assert_eq!(refused(&[7; 9000]), ErrorCode::StateForeign);
+    let path = folder.folder().join("copy");
+    append(&open(&path).unwrap(), 0..9).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let changed = |at: usize, to: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = to;
+        refused(&bytes)
+    };
+    assert_eq!(changed(15, b'2'), ErrorCode::StateForeign, "another version");
+    assert_eq!(changed(0, b'x'), ErrorCode::StateForeign);
+    assert_eq!(changed(17, whole[17] ^ 1), ErrorCode::LogDamaged);
+    // Its maker ended within its first write.
+    std::fs::write(&path, &whole[..11]).unwrap();
+    assert_eq!(numbers(&open(&path).unwrap()), []);
 }
 
 /// Writers are killed again and again, and a process with a copy is: every record that was reported is in the others.

@@ -31,7 +31,7 @@ impl StateFolder {
 
 impl Drop for StateFolder {
     fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
+        _ = std::fs::remove_dir_all(&self.0).or_else(|_| std::fs::remove_file(&self.0));
     }
 }
 
@@ -589,10 +589,83 @@ fn killed_home_returns_with_what_was_fenced_over_tcp() {
 fn killed_home_returns_from_its_copies() {
     let options = LendOptions::default().exclusive(true);
     let fabric = process_fabric("shm", None);
-    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options).unwrap();
+    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 80 << 20, &options).unwrap();
     let (one, other) = (lend(), lend());
     let place = format!("copies {} {}", one.address(), other.address());
     killed_home_returns_with_what_was_fenced("shm", &place);
+}
+
+/// An allocation is at a home whose state is as it asks, whatever else has room.
+#[test]
+fn allocation_is_where_its_durability_is_promised() {
+    let (folder, file) = (StateFolder::new("durability"), StateFolder::new("durability-copy"));
+    let options = LendOptions::default().exclusive(true);
+    let fabric = process_fabric("shm", None);
+    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 80 << 20, &options).unwrap();
+    let (one, other) = (lend(), lend());
+    let volatile = Node::create(&config("durability", None)).unwrap();
+    let logged = Node::join(&config("durability", Some(&folder.0))).unwrap();
+    let file_address = format!("file:{}", file.0.display());
+    let copies = [one.address(), &file_address, other.address()].map(str::to_owned).to_vec();
+    let kept = config("durability", None).state_copies(copies);
+    let both = Node::join(&kept).unwrap();
+    let report = both.state_report().unwrap();
+    assert_eq!((report.copies, report.log.durable <= report.log.appended), (2, true));
+    assert_eq!(logged.state_report().unwrap().copies, 0);
+    assert_eq!(volatile.state_report(), None);
+    let survives_power = report.promise.survives_power; // not on a file system in memory
+    for node in [&volatile, &logged, &both] {
+        let mut session = node.session().unwrap();
+        let mut home = |hint: AllocationHint, durability: Durability| {
+            let spec = AllocationSpec::new(hint).durability(durability);
+            let address = session.alloc_with(4096, spec).map_err(|error| error.code)?;
+            session.free(address).unwrap();
+            Ok(address.home())
+        };
+        let any = AllocationHint::Default;
+        assert_eq!(home(any, Durability::Volatile), Ok(volatile.id()));
+        assert_ne!(home(any, Durability::Logged), Ok(volatile.id()));
+        assert_eq!(home(any, Durability::Replicated(1)), Ok(both.id()));
+        assert_eq!(home(any, Durability::Replicated(2)), Ok(both.id()));
+        assert_eq!(home(any, Durability::Replicated(3)), Err(ErrorCode::NoState));
+        let expected = if survives_power { Ok(both.id()) } else { Err(ErrorCode::NoState) };
+        assert_eq!(home(any, Durability::LoggedAndReplicated(2)), expected);
+        assert_eq!(home(any, Durability::LoggedAndReplicated(3)), Err(ErrorCode::NoState));
+        let on = AllocationHint::On(logged.id());
+        assert_eq!(home(on, Durability::Replicated(1)), Err(ErrorCode::NoState));
+        assert_eq!(home(on, Durability::Logged), Ok(logged.id()));
+        let on = AllocationHint::On(volatile.id());
+        assert_eq!(home(on, Durability::Replicated(1)), Err(ErrorCode::NoState));
+    }
+    // What was fenced is in the file when the memory of the copies is gone.
+    let mut session = volatile.session().unwrap();
+    let spec = AllocationSpec::default().durability(Durability::Replicated(2));
+    let words = session.alloc_with(4096, spec).unwrap();
+    session.write_u64(words, 7).unwrap();
+    session.fence().unwrap();
+    both.leave().unwrap();
+    drop((one, other));
+    let (one, other) = (lend(), lend());
+    let copies = [one.address(), &file_address, other.address()].map(str::to_owned).to_vec();
+    let kept = kept.state_copies(copies).state_copies_min(Some(1));
+    let both = Node::join(&kept).unwrap();
+    assert_eq!(session.read_u64(words).unwrap(), 7);
+    assert_eq!(Some(words.memory()), both.memory());
+}
+
+#[test]
+fn copies_with_too_little_room_are_refused() {
+    let options = LendOptions::default().exclusive(true);
+    let fabric = process_fabric("shm", None);
+    let least = config("room", None).copy_bytes().unwrap();
+    let lend = |bytes| MemoryServer::lend(&fabric, &unique_name("copy"), bytes, &options).unwrap();
+    let (small, enough) = (lend(least - 4096), lend(least));
+    let kept = config("room", None).state_copies(vec![enough.address().to_owned()]);
+    Node::create(&kept).unwrap().leave().unwrap();
+    let kept = config("room", None).state_copies(vec![small.address().to_owned()]);
+    let error = Node::create(&kept).unwrap_err();
+    assert_eq!(error.code, ErrorCode::BadConfiguration, "{error}");
+    assert!(error.detail.contains("of each copy"), "{error}");
 }
 
 /// Programs that are killed while they own lines lose none of them, and nothing that they had fenced.

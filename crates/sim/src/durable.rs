@@ -6,7 +6,7 @@
 //!   back, later syncs succeed without them, and a power cut loses them, unless they are written again.
 //! * The end of a process loses nothing.
 
-use farside::durable::{LogDevice, Medium, Promise, Segment};
+use farside::durable::{LocalCopy, LogDevice, Medium, Promise, Segment};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +65,11 @@ impl SimDisk {
     /// Returns the device of a process.
     pub fn device(&self) -> Box<dyn LogDevice> {
         Box::new(SimDevice(self.clone()))
+    }
+
+    /// Returns the copy of a log that the disk has, of at most these bytes.
+    pub fn copy(&self, bytes: u64) -> Box<dyn LocalCopy> {
+        Box::new(SimCopy { device: SimDevice(self.clone()), all: Segment { begin: 0, bytes } })
     }
 
     /// Cuts the power within one of the next calls that change something.
@@ -251,5 +256,57 @@ impl LogDevice for SimDevice {
         let removed = state.segments.remove(&segment.begin);
         state.spare = removed.map(|one| one.kept);
         Ok(())
+    }
+}
+
+/// A copy of a log in a file of the disk.
+struct SimCopy {
+    device: SimDevice,
+    all: Segment,
+}
+
+impl SimCopy {
+    /// Makes the file if there is none.
+    fn file(&mut self) -> Result<Segment, Error> {
+        if self.device.segments()?.is_empty() {
+            self.device.create(self.all)?;
+        }
+        Ok(self.all)
+    }
+}
+
+impl LocalCopy for SimCopy {
+    fn address(&self) -> &'static str {
+        "the simulated disk"
+    }
+
+    fn id(&self) -> u64 {
+        self.device.log_id()
+    }
+
+    fn promise(&self) -> Promise {
+        self.device.promise()
+    }
+
+    fn reserve(&mut self, upto: u64) -> Result<(), Error> {
+        if upto > self.all.bytes || !self.device.0.state().has_space {
+            return Err(Error::with(ErrorCode::LogFull, "no space"));
+        }
+        self.file().map(drop)
+    }
+
+    fn read(&mut self, place: u64, out: &mut [u8]) -> Result<(), Error> {
+        let file = self.file()?;
+        self.device.read(file, place, out)
+    }
+
+    fn write(&mut self, place: u64, bytes: &[u8]) -> Result<(), Error> {
+        let file = self.file()?;
+        self.device.write(file, place, bytes)
+    }
+
+    fn sync(&mut self) -> Result<(), Error> {
+        let file = self.file()?;
+        self.device.sync(file)
     }
 }

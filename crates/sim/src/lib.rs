@@ -8,6 +8,7 @@ pub mod channel_bench;
 pub mod channel_soak;
 pub mod checkers;
 pub mod cluster;
+pub mod copies;
 pub mod durable;
 pub mod explorer;
 pub mod fabric;

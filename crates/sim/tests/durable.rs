@@ -3,6 +3,7 @@
 use farside::durable::{DurableLog, DurableLogOptions, DurableRecord, RecordTag, conformance};
 use farside::{Error, ErrorCode};
 use farside_base::Random;
+use farside_sim::copies::SimCopies;
 use farside_sim::durable::SimDisk;
 use farside_sim::medium::SimMedium;
 use farside_sim::persistent::SimPersistent;
@@ -115,6 +116,10 @@ fn run_persistent(seed: u64) -> Result<(), String> {
     run_on(&SimPersistent::temporary(seed), seed)
 }
 
+fn run_copies(seed: u64) -> Result<(), String> {
+    run_on(&SimCopies::new(seed).map_err(|error| error.to_string())?, seed)
+}
+
 fn run_on(disk: &dyn SimMedium, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut oracle = Oracle::default();
@@ -159,6 +164,13 @@ fn committed_records_survive_any_end() {
 fn records_in_persistent_memory_survive_any_end() {
     let test = "records_in_persistent_memory_survive_any_end";
     each_seed(&format!("cargo test -p farside-sim --test durable -- {test}"), 400, run_persistent);
+}
+
+/// Of three copies one is on a disk; the others are lost with the power of their machines, or not.
+#[test]
+fn records_in_copies_and_on_a_disk_survive_any_end() {
+    let test = "records_in_copies_and_on_a_disk_survive_any_end";
+    each_seed(&format!("cargo test -p farside-sim --test durable -- {test}"), 200, run_copies);
 }
 
 #[test]
@@ -249,7 +261,7 @@ fn damaged_logs_are_refused_or_a_beginning() {
 
 #[cfg(canary)]
 mod canary {
-    use super::{damage, run, run_persistent};
+    use super::{damage, run, run_copies, run_persistent};
     use farside::canary::{NodeMutant, plant};
 
     /// Each write-back and fence that is left out is found.
@@ -266,6 +278,14 @@ mod canary {
             plant(None);
             assert!(found.is_some(), "{mutant:?} is not found");
         }
+    }
+
+    #[test]
+    fn canary_copy_that_is_not_synced_is_found() {
+        plant(Some(NodeMutant::CopyNotSynced));
+        let found = (1..200).find_map(|seed| run_copies(seed).err());
+        plant(None);
+        assert!(found.is_some());
     }
 
     /// Each defect of a log is found within a few hundred seeds.

@@ -4,6 +4,7 @@
 //! that the loss of this machine would lose all. A copy takes up memory only where the node's log was written.
 
 use super::table_cluster::{RECORD_BYTES, TableCluster, node_spec};
+use crate::policies::copy_bytes;
 use farside::GlobalAddress;
 use farside::fabrics::{self, Fabric};
 use farside::onesided::{LendOptions, MemoryServer, RegionKind};
@@ -135,22 +136,17 @@ fn lend_copies(
     memory_bytes: u64,
 ) -> Result<Vec<MemoryServer>, Failure> {
     let options = LendOptions::default().exclusive(true).kind(RegionKind::Sparse);
+    let bytes = copy_bytes(memory_bytes)?;
     let lend = |copy| {
         let name = format!("{name}-{copy}-{}", std::process::id());
-        Ok(MemoryServer::lend(fabric, &name, copy_bytes(memory_bytes), &options)?)
+        Ok(MemoryServer::lend(fabric, &name, bytes, &options)?)
     };
     (0..COPIES).map(lend).collect()
-}
-
-/// Returns the memory that a copy needs ([`farside::Config::state_copies`]).
-const fn copy_bytes(memory_bytes: u64) -> u64 {
-    10 * memory_bytes + (32 << 20)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farside::durable::StateOptions;
     use farside_command::settings::{Places, WorkerFabric};
 
     #[test]
@@ -165,14 +161,5 @@ mod tests {
         assert!(why(Some(WorkerFabric::Verbs), &[]).unwrap().contains("pinned"));
         assert!(why(None, &["127.0.0.1:1"]).unwrap().contains("at agents"));
         assert!(why(Some(WorkerFabric::Verbs), &["127.0.0.1:1"]).unwrap().contains("at agents"));
-    }
-
-    #[test]
-    fn copies_have_room_for_the_log_of_their_node() {
-        for memory_bytes in [MEMORY_BYTES_MIN, 38 << 20, 4 << 30] {
-            let options = StateOptions::default().memory_bytes(memory_bytes);
-            let least = options.segment_bytes(1 << 20).log_bytes_min().unwrap();
-            assert!(copy_bytes(memory_bytes) > least + (1 << 20), "{memory_bytes}: {least}");
-        }
     }
 }

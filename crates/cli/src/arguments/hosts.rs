@@ -104,7 +104,8 @@ pub(crate) struct NodeSettingsArguments {
     /// The folder of --state is on persistent memory, in a file system mounted with -o dax: commits are stores
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     persistent_memory: Option<bool>,
-    /// Keep this node's memory in memory that other processes lend with `farside lend --exclusive`, a copy in each
+    /// Keep this node's memory in memory that other processes lend with `farside lend --exclusive`, and in files of this
+    /// machine (file:PATH), a copy in each
     #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with = "state")]
     state_copies: Vec<String>,
     /// Least number of these copies to start with, and if more than half, to continue with when others are lost [default: all that the state had]
@@ -117,7 +118,7 @@ pub(crate) struct NodeSettingsArguments {
     /// --state DIR takes its place, with its number and memory. If that fails, it stays until it is asked again
     #[arg(long, value_name = "DIR", conflicts_with_all = ["state", "state_copies"])]
     drain_to: Option<PathBuf>,
-    /// The same, to memory that other processes lend: a node with --state-copies takes its place
+    /// The same, to memory that other processes lend, and to files (file:PATH): a node with --state-copies takes its place
     #[arg(long, value_name = "HOST:PORT/NAME", value_delimiter = ',', conflicts_with_all = ["state", "state_copies", "drain_to"])]
     drain_to_copies: Vec<String>,
     /// Cache of this node [default: 64M]

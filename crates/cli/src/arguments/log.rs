@@ -28,7 +28,7 @@ pub(crate) struct LogPlaceArguments {
     /// Folder of the log
     #[arg(value_name = "FOLDER", required_unless_present = "copies")]
     folder: Option<PathBuf>,
-    /// Addresses of memory that is lent exclusively, with a copy of the log each, instead of a folder
+    /// Addresses of memory that is lent exclusively, and files (file:PATH), with a copy of the log each, instead of a folder
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', conflicts_with = "folder")]
     copies: Vec<String>,
     /// Least number of copies to go on with, if others are lost [default: all that the log had]
@@ -59,10 +59,11 @@ Examples:
   seq 1000000 | farside log keep /var/lib/events --batch 64
   farside lend --exclusive --bytes 1G --name a &      also b and c, here or on other machines
   seq 1000 | farside log keep --copies a,b,c
+  seq 1000 | farside log keep --copies file:/var/lib/copy,a,b
 
-Each batch is durable before the next line is read: it survives kill -9, and a loss of power if the folder is on a disk
-(farside info --folder says what a folder promises). Copies survive all processes but one, and no loss of their power. Makes
-the log if there is none.")]
+Each batch is durable before the next line is read: it survives kill -9, and a loss of power if the folder or the file of a
+copy is on a disk (farside info --folder says what a folder promises). Copies survive all processes but one. Makes the log if
+there is none.")]
 pub(crate) struct LogKeepArguments {
     #[command(flatten)]
     pub(crate) place: LogPlaceArguments,

@@ -13,7 +13,7 @@ const POSITION_MAX: u64 = 1 << 62;
 pub enum Medium {
     /// Memory of this process.
     Memory,
-    /// Memory of other processes, a copy in each.
+    /// Memory of other processes, a copy in each; some of the copies may be in files of this machine.
     Replicas,
     /// A file system in memory (tmpfs).
     MemoryFile,
@@ -51,6 +51,9 @@ impl fmt::Display for Promise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let medium = match self.medium {
             Medium::Memory => "memory of this process",
+            Medium::Replicas if self.survives_power => {
+                "memory of other processes and files of this machine, a copy in each"
+            }
             Medium::Replicas => "memory of other processes, a copy in each",
             Medium::MemoryFile => "a file system in memory",
             Medium::File => "a file on a disk, if the disk keeps what it reports as written",
@@ -58,6 +61,9 @@ impl fmt::Display for Promise {
             Medium::NetworkFile => "a file of another machine, as far as that one keeps it",
         };
         let survives = match (self.survives_process, self.survives_power) {
+            (_, true) if self.medium == Medium::Replicas => {
+                "survives all but one of them, and a loss of power"
+            }
             (_, true) => "survives the process and a loss of power",
             (true, false) if self.medium == Medium::Replicas => {
                 "survives this process and all but one of those; lost with their power"

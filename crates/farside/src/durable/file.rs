@@ -34,9 +34,9 @@ pub struct FileDevice {
     _lock: FolderLock,
 }
 
-/// Excludes other users of a folder.
+/// Excludes other users of a folder or a file.
 #[derive(Debug)]
-struct FolderLock(File);
+pub(super) struct FolderLock(pub(super) File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
@@ -284,7 +284,7 @@ fn identity(folder: &Path) -> Result<u64, Error> {
 }
 
 /// The header of a file.
-fn encoded(magic: &[u8; 16], words: [u64; 3]) -> [u8; FIELDS] {
+pub(super) fn encoded(magic: &[u8; 16], words: [u64; 3]) -> [u8; FIELDS] {
     let mut out = [0; FIELDS];
     out[..16].copy_from_slice(magic);
     for (at, word) in words.into_iter().enumerate() {
@@ -296,7 +296,7 @@ fn encoded(magic: &[u8; 16], words: [u64; 3]) -> [u8; FIELDS] {
 }
 
 /// The words of the header of a file.
-fn fields(magic: &[u8; 16], header: &[u8], path: &Path) -> Result<[u64; 3], Error> {
+pub(super) fn fields(magic: &[u8; 16], header: &[u8], path: &Path) -> Result<[u64; 3], Error> {
     let word = |at: usize| {
         let bytes = header.get(at..at + 8)?;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))

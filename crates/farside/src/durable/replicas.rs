@@ -1,4 +1,4 @@
-//! A log device on memory of other processes: a copy in each.
+//! A log device on copies: in memory of other processes, and in files of this machine.
 //!
 //! ```text
 //! 0, 1 Ki   two headers, written by turns: version, number of the log, sequence number of the header, epoch, epoch that
@@ -16,6 +16,8 @@
 //! those: openings need `least` of `named` copies, so more than `named - least` have to be left.
 
 use super::device::{LogDevice, Medium, Promise, Segment};
+use super::local_copy::{FileCopy, LocalCopy, path_of};
+use crate::canary;
 use crate::mutex::locked;
 use crate::onesided::{
     Buffer, Deadline, MemoryClient, MemoryClientOptions, RemoteMemory, RequestId,
@@ -65,10 +67,19 @@ impl Default for ReplicaOptions {
     }
 }
 
+/// Where a copy is.
+enum CopyPlace {
+    /// In memory that a server lends.
+    Lent(RemoteMemory),
+    Local(Box<dyn LocalCopy>),
+}
+
 /// A copy that was reached.
 struct Replica {
     address: String,
-    memory: RemoteMemory,
+    /// By which headers name it.
+    name: u64,
+    place: CopyPlace,
     /// `None`: it does not have the log.
     header: Option<ReplicaHeader>,
     /// Where its next header goes: not over the newest one, which is left whole if the writer ends within it.
@@ -77,25 +88,67 @@ struct Replica {
     lost: Option<Error>,
 }
 
-/// The copies that a log continues without: those that its opening has not reached, and those lost since. A handle that other
-/// threads may read.
-#[derive(Clone, Default, Debug)]
-pub struct LostCopies(Arc<Mutex<Vec<Error>>>);
+impl Replica {
+    fn new(address: String, name: u64, place: CopyPlace) -> Self {
+        Self { address, name, place, header: None, header_place: 0, lost: None }
+    }
 
-impl LostCopies {
-    /// Returns an error with the address and the reason for each, in their order.
-    pub fn errors(&self) -> Vec<Error> {
-        locked(&self.0).clone()
+    fn lent(address: &str, memory: RemoteMemory) -> Self {
+        Self::new(address.to_owned(), hash(address), CopyPlace::Lent(memory))
+    }
+
+    fn local(copy: Box<dyn LocalCopy>) -> Self {
+        Self::new(copy.address().to_owned(), copy.id(), CopyPlace::Local(copy))
+    }
+
+    const fn is_lent(&self) -> bool {
+        matches!(self.place, CopyPlace::Lent(_))
+    }
+
+    fn survives_power(&self) -> bool {
+        matches!(&self.place, CopyPlace::Local(copy) if copy.promise().survives_power)
     }
 }
 
-/// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`).
+/// What a log's copies are at the moment. A handle that other threads may read.
+#[derive(Clone, Default, Debug)]
+pub struct CopyStatus(Arc<Mutex<CopyCounts>>);
+
+#[derive(Default, Debug)]
+struct CopyCounts {
+    lost: Vec<Error>,
+    lent: usize,
+    survives_power: bool,
+}
+
+impl CopyStatus {
+    /// Returns the copies that the log continues without: an error with the address and the reason for each that its opening
+    /// has not reached, and for each lost since.
+    pub fn lost(&self) -> Vec<Error> {
+        locked(&self.0).lost.clone()
+    }
+
+    /// Returns the number of copies in memory of other processes.
+    pub fn in_memory(&self) -> usize {
+        locked(&self.0).lent
+    }
+
+    /// Whether one of the copies is in a file that survives a loss of power.
+    pub fn survives_power(&self) -> bool {
+        locked(&self.0).survives_power
+    }
+}
+
+/// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`), and
+/// in files of this machine (`file:PATH`).
 ///
 /// *Guarantees*: what a sync has reported is in all copies of the epoch, so it survives this process and all of them but
-/// one. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
+/// one; and a loss of power if one of them is in a file that does ([`CopyStatus::survives_power`]). After a loss of power
+/// that has emptied the others, such a file is one of those that [`copies_min`](ReplicaOptions::copies_min) counts. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
 /// [`copies_min`](ReplicaOptions::copies_min) allows it ([`lost`](Self::lost)), else it fails the device: open the log again
 /// with the others, and with a new one in its place, which gets all bytes. *Cost*: a WRITE to each copy, all posted together;
-/// a sync is one round trip, and two more when it loses copies, after the timeout if they do not answer. On fabrics whose completions do not mean that bytes were
+/// a sync is one round trip, and two more when it loses copies, after the timeout if they do not answer. A file is written and
+/// synced (`fdatasync`) meanwhile. On fabrics whose completions do not mean that bytes were
 /// placed, a READ after each WRITE.
 ///
 /// ```no_run
@@ -124,13 +177,15 @@ pub struct ReplicatedDevice {
     staged: usize,
     /// WRITEs that were not waited for, and the replica of each.
     writing: Vec<(usize, RequestId)>,
+    /// Staged bytes to be written to local copies: replica, place, offset and length.
+    writing_here: Vec<(usize, u64, usize, usize)>,
     timeout: Duration,
     epoch: u64,
     /// The least copies to continue with when others are lost; `None`: a lost one fails the device.
     left_min: Option<usize>,
     /// Until then copies may differ after what is durable, and a lost one fails the device.
     is_recovered: bool,
-    lost: LostCopies,
+    status: CopyStatus,
 }
 
 /// The header of a copy.
@@ -212,6 +267,9 @@ fn failed(address: &str, error: &Error) -> Error {
 }
 
 impl ReplicatedDevice {
+    /// Bytes of a copy before its segments.
+    pub(crate) const HEAD_BYTES: u64 = FIRST_SLOT;
+
     /// Opens the log whose copies are at these addresses; makes it if all of them are reached and empty.
     ///
     /// *Blocks* until all copies are equal: those that were missing before are written again.
@@ -224,8 +282,22 @@ impl ReplicatedDevice {
         addresses: &[&str],
         options: &ReplicaOptions,
     ) -> Result<Self, Error> {
-        if !(1..=COPIES_MAX).contains(&addresses.len()) {
-            let text = format!("{} copies: 1 to {COPIES_MAX}", addresses.len());
+        Self::open_with(fabric, addresses, Vec::new(), options)
+    }
+
+    /// The same, with copies that the caller keeps.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(
+        fabric: &Arc<dyn Fabric>,
+        addresses: &[&str],
+        local: Vec<Box<dyn LocalCopy>>,
+        options: &ReplicaOptions,
+    ) -> Result<Self, Error> {
+        let count = addresses.len() + local.len();
+        if !(1..=COPIES_MAX).contains(&count) {
+            let text = format!("{count} copies: 1 to {COPIES_MAX}");
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
         let mut sorted = addresses.to_vec();
@@ -237,14 +309,17 @@ impl ReplicatedDevice {
         // A connection that is lost must not come back: another client may have gone on by then.
         let once = MemoryClientOptions::default().reconnect(Duration::ZERO);
         let mut client = MemoryClient::new(fabric, &once)?;
-        let (mut replicas, mut missing, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
+        let mut replicas: Vec<Replica> = local.into_iter().map(Replica::local).collect();
+        let (mut missing, mut unreached) = (Vec::new(), Vec::new());
         for address in addresses {
+            if let Some(path) = path_of(address) {
+                replicas.push(Replica::local(Box::new(FileCopy::open(path)?)));
+                continue;
+            }
             match client.open(address, options.timeout) {
                 Ok(memory) => {
                     check(address, memory)?;
-                    let address = (*address).to_owned();
-                    let (header, header_place, lost) = (None, 0, None);
-                    replicas.push(Replica { address, memory, header, header_place, lost });
+                    replicas.push(Replica::lent(address, memory));
                 }
                 Err(error) if error.code == ErrorCode::ChannelFull => {
                     let text = format!("the copy at {address}: {}", error.detail);
@@ -256,7 +331,7 @@ impl ReplicatedDevice {
                 }
             }
         }
-        let least = options.copies_min.unwrap_or(addresses.len()).max(1);
+        let least = options.copies_min.unwrap_or(count).max(1);
         if replicas.len() < least {
             let text = format!("{} of {least}; missing: {}", replicas.len(), missing.join(", "));
             return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
@@ -264,7 +339,9 @@ impl ReplicatedDevice {
         let staging = client.register(PIECE as u64)?;
         let (slots, writing, timeout) = (Vec::new(), Vec::new(), options.timeout);
         let (id, sequence, slot_bytes, staged) = (0, 0, 0, 0);
-        let named = addresses.iter().map(|address| hash(address)).collect();
+        let lent = addresses.iter().filter(|address| path_of(address).is_none());
+        let local = replicas.iter().filter(|one| matches!(one.place, CopyPlace::Local(_)));
+        let named = lent.map(|address| hash(address)).chain(local.map(|one| one.name)).collect();
         let mut device = Self {
             client,
             replicas,
@@ -276,23 +353,41 @@ impl ReplicatedDevice {
             staging,
             staged,
             writing,
+            writing_here: Vec::new(),
             timeout,
             epoch: 0,
             left_min: None,
             is_recovered: false,
-            lost: LostCopies::default(),
+            status: CopyStatus::default(),
         };
         device.begin(&missing, options.copies_min)?;
         let named = device.named.len();
         device.left_min =
             options.copies_min.map(|least| least.max((named + 1).saturating_sub(least)));
-        locked(&device.lost.0).extend(unreached);
+        device.note_status(unreached);
         Ok(device)
     }
 
-    /// Returns a handle of the copies that the log continues without.
-    pub fn lost(&self) -> LostCopies {
-        self.lost.clone()
+    /// Returns a handle that tells what the copies are.
+    pub fn status(&self) -> CopyStatus {
+        self.status.clone()
+    }
+
+    /// The bytes of a slot of a log that was made before.
+    pub(crate) fn slot_bytes(&self) -> Option<u64> {
+        (self.slot_bytes > 0).then_some(self.slot_bytes)
+    }
+
+    /// The bytes that each copy has for segments.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        self.slot_space()
+    }
+
+    fn note_status(&self, lost: Vec<Error>) {
+        let mut counts = locked(&self.status.0);
+        counts.lost.extend(lost);
+        counts.lent = self.replicas.iter().filter(|one| one.is_lent()).count();
+        counts.survives_power = self.replicas.iter().any(Replica::survives_power);
     }
 
     /// Returns the number of copies that have what is durable: those that the opening has reached, without lost ones.
@@ -310,6 +405,7 @@ impl ReplicatedDevice {
         let newest = headers().max_by_key(|header| header.epoch).filter(|header| header.epoch > 0);
         let newest = newest.cloned();
         self.sequence = sequence;
+        self.write_headers_again()?;
         self.mark_empty()?;
         match newest {
             Some(newest) => self.adopt_newest(&newest, missing, (least, epoch))?,
@@ -332,6 +428,21 @@ impl ReplicatedDevice {
         }
         self.write_table()?;
         self.hold(epoch)
+    }
+
+    /// Writes the newest headers of local copies once more, in their places: after a sync that has failed they may be read and
+    /// yet not be kept, and the older ones are overwritten next.
+    fn write_headers_again(&mut self) -> Result<(), Error> {
+        for number in 0..self.replicas.len() {
+            let Replica { header: Some(header), header_place, place: CopyPlace::Local(_), .. } =
+                &self.replicas[number]
+            else {
+                continue;
+            };
+            let (place, encoded) = (HEADER as u64 - header_place, header.encode());
+            self.write_at(number, place, &encoded)?;
+        }
+        self.wait()
     }
 
     /// Writes to empty copies that they are of a log, so that a part of a header is not taken for bytes of something else.
@@ -380,7 +491,7 @@ impl ReplicatedDevice {
             match &replica.header {
                 Some(header) if header.id == newest.id => {
                     // Others are not counted: nothing says what they have missed.
-                    used += usize::from(newest.named.contains(&hash(&replica.address)));
+                    used += usize::from(newest.named.contains(&replica.name));
                 }
                 Some(header) if header.epoch > 0 => {
                     let text = "the copies are of different logs".to_owned();
@@ -516,8 +627,11 @@ impl ReplicatedDevice {
 
     /// Bytes of a copy for slots.
     fn slot_space(&self) -> u64 {
-        let least = self.replicas.iter().map(|replica| replica.memory.bytes()).min();
-        least.unwrap_or(0).saturating_sub(FIRST_SLOT)
+        let bytes = |replica: &Replica| match &replica.place {
+            CopyPlace::Lent(memory) => memory.bytes(),
+            CopyPlace::Local(_) => u64::MAX,
+        };
+        self.replicas.iter().map(bytes).min().unwrap_or(0).saturating_sub(FIRST_SLOT)
     }
 
     fn place(&self, slot: usize) -> u64 {
@@ -532,8 +646,11 @@ impl ReplicatedDevice {
     }
 
     fn read_at(&mut self, number: usize, place: u64, out: &mut [u8]) -> Result<(), Error> {
-        let Replica { address, memory, .. } = &self.replicas[number];
-        let read = self.client.read_bytes(memory.at(place), out, self.timeout);
+        let Replica { address, place: copy, .. } = &mut self.replicas[number];
+        let read = match copy {
+            CopyPlace::Lent(memory) => self.client.read_bytes(memory.at(place), out, self.timeout),
+            CopyPlace::Local(copy) => copy.read(place, out),
+        };
         read.map_err(|error| failed(address, &error))
     }
 
@@ -567,8 +684,10 @@ impl ReplicatedDevice {
 
     /// Queues WRITEs of staged bytes to a copy, each as long as the fabric allows. [`wait`](Self::wait) returns the error.
     fn post(&mut self, number: usize, place: u64, (at, length): (usize, usize)) {
+        let CopyPlace::Lent(memory) = self.replicas[number].place else {
+            return self.writing_here.push((number, place, at, length));
+        };
         let most = self.client.capabilities().transfer_bytes_max.min(u32::MAX.into()) as usize;
-        let memory = self.replicas[number].memory;
         let mut done = 0;
         while done < length {
             let piece = (length - done).min(most);
@@ -593,15 +712,19 @@ impl ReplicatedDevice {
 
     /// Waits until all WRITEs are placed in all copies but lost ones.
     fn wait(&mut self) -> Result<(), Error> {
-        let deadline = Deadline::after(self.timeout);
         if !self.client.capabilities().completion_means_placed {
-            let kept = |number: &usize| self.replicas[*number].lost.is_none();
-            for number in (0..self.replicas.len()).filter(kept).collect::<Vec<_>>() {
-                let read = self.client.read_word(self.replicas[number].memory.at(0));
-                self.posted(number, read);
+            for number in 0..self.replicas.len() {
+                if let Replica { place: CopyPlace::Lent(memory), lost: None, .. } =
+                    self.replicas[number]
+                {
+                    let read = self.client.read_word(memory.at(0));
+                    self.posted(number, read);
+                }
             }
         }
         self.client.submit();
+        self.write_here();
+        let deadline = Deadline::after(self.timeout);
         for (number, request) in std::mem::take(&mut self.writing) {
             if let Err(error) = deadline.wait(&mut self.client, request) {
                 self.lose(number, &error);
@@ -609,6 +732,33 @@ impl ReplicatedDevice {
         }
         self.staged = 0;
         self.leave_out_lost()
+    }
+
+    /// Writes staged bytes to local copies, and syncs those.
+    fn write_here(&mut self) {
+        let mut bytes = Vec::new();
+        let writing = std::mem::take(&mut self.writing_here);
+        for number in 0..self.replicas.len() {
+            let mut done = Ok(());
+            let mut is_written = false;
+            for (_, place, at, length) in writing.iter().filter(|one| one.0 == number) {
+                let CopyPlace::Local(copy) = &mut self.replicas[number].place else { break };
+                bytes.resize(*length, 0);
+                let staged = self.staging.read(*at as u64, &mut bytes);
+                done = done.and(staged).and_then(|()| copy.write(*place, &bytes));
+                is_written = true;
+            }
+            let is_skipped = canary::mutant!(canary::nodes(), CopyNotSynced);
+            if let CopyPlace::Local(copy) = &mut self.replicas[number].place
+                && is_written
+                && !is_skipped
+            {
+                done = done.and_then(|()| copy.sync());
+            }
+            if let Err(error) = done {
+                self.lose(number, &error);
+            }
+        }
     }
 
     /// Continues with the copies that are not lost, if there are enough.
@@ -621,9 +771,11 @@ impl ReplicatedDevice {
             return Err(first.clone());
         }
         for replica in self.replicas.extract_if(.., |replica| replica.lost.is_some()) {
-            self.client.close(replica.memory)?;
+            if let CopyPlace::Lent(memory) = replica.place {
+                self.client.close(memory)?;
+            }
         }
-        locked(&self.lost.0).extend(lost);
+        self.note_status(lost);
         let epoch = self.epoch.saturating_add(1);
         self.announce(epoch)?;
         // If it has lost more, those that are left have a later epoch.
@@ -648,7 +800,8 @@ fn check(address: &str, memory: RemoteMemory) -> Result<(), Error> {
 
 impl LogDevice for ReplicatedDevice {
     fn promise(&self) -> Promise {
-        Promise::of(Medium::Replicas)
+        let survives_power = self.replicas.iter().any(Replica::survives_power);
+        Promise { survives_power, ..Promise::of(Medium::Replicas) }
     }
 
     fn log_id(&self) -> u64 {
@@ -681,6 +834,12 @@ impl LogDevice for ReplicatedDevice {
             let text = format!("all {} slots of the copies are used", self.slots.len());
             return Err(Error::with(ErrorCode::LogFull, text));
         };
+        let end = self.place(slot) + segment.bytes;
+        for replica in &mut self.replicas {
+            if let CopyPlace::Local(copy) = &mut replica.place {
+                copy.reserve(end)?;
+            }
+        }
         self.write_all((TABLE + slot * ENTRY) as u64, &encode_entry(Some(segment)))?;
         self.wait()?;
         self.slots[slot] = Some(segment);

@@ -3,14 +3,14 @@
 //! ([`away`](super::away)).
 
 use super::requester::Requester;
-use super::state::Awaiting;
+use super::state::{Awaiting, StateDriver};
 use super::unlogged::{Persist, WriteBack};
 use super::{Engine, FollowUp};
 use crate::canary;
 use crate::commits::{COMMIT_TIMEOUT, CommitSignal};
 use crate::durable::{Allocation as KeptBlock, DurableLog};
 use crate::operation::{OperationKind, OperationSlot, persist_number, persist_operation};
-use crate::{Error, ErrorCode, GlobalAddress};
+use crate::{Error, ErrorCode, GlobalAddress, StateReport};
 use farside_base::{LineAddress, NodeId, OperationId};
 use farside_protocol::coherence::{CoherenceEvent, Frame, Level, Want};
 use std::collections::{BTreeSet, VecDeque};
@@ -23,6 +23,11 @@ impl Engine {
     /// Whether this node keeps its memory.
     pub(crate) fn keeps_state(&self) -> bool {
         self.state.is_some()
+    }
+
+    /// How this node keeps its memory; `None` if it does not.
+    pub(crate) fn state_report(&self) -> Option<StateReport> {
+        self.state.as_ref().map(StateDriver::report)
     }
 
     /// The log, and the signal of the thread that commits it; `None` without one.

@@ -11,8 +11,8 @@
 
 use super::requester::Requester;
 use crate::commits::CommitSignal;
-use crate::durable::{MemoryState, StateIdentity};
-use crate::{ErrorCode, GlobalAddress};
+use crate::durable::{CopyStatus, MemoryState, StateIdentity};
+use crate::{ErrorCode, GlobalAddress, StateReport};
 use farside_base::LineAddress;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(super) enum Awaiting {
 /// Drives the log of this node's memory.
 pub(crate) struct StateDriver {
     pub(super) memory: MemoryState,
+    /// Of a state in copies.
+    copies: Option<CopyStatus>,
     /// Of this node, once it is a member: the number of a join that failed is given to another.
     pub(super) identity: StateIdentity,
     pub(super) waiting: VecDeque<(u64, Awaiting)>,
@@ -42,11 +44,15 @@ pub(crate) struct StateDriver {
 
 impl StateDriver {
     pub(crate) fn new(
-        memory: MemoryState,
+        (memory, copies): (MemoryState, Option<CopyStatus>),
         identity: StateIdentity,
         signal: Option<Arc<CommitSignal>>,
     ) -> Self {
-        Self { memory, identity, waiting: VecDeque::new(), signal, line: Vec::new() }
+        Self { memory, copies, identity, waiting: VecDeque::new(), signal, line: Vec::new() }
+    }
+
+    pub(super) fn report(&self) -> StateReport {
+        StateReport::new(self.memory.log(), self.copies.as_ref())
     }
 
     /// What is kept.

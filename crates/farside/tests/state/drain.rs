@@ -94,7 +94,7 @@ fn draining_both_homes_fails_no_call() {
 fn drained_node_returns_from_copies() {
     let fabric = process_fabric("tcp", None);
     let options = LendOptions::default().exclusive(true);
-    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options).unwrap();
+    let lend = || MemoryServer::lend(&fabric, &unique_name("copy"), 80 << 20, &options).unwrap();
     let servers = [lend(), lend()];
     let copies = servers.each_ref().map(|server| server.address().to_owned()).to_vec();
     let founder = Node::create_on(&config("drain-copies", None), fabric.clone()).unwrap();
@@ -149,7 +149,7 @@ fn node_whose_place_fails_is_drained_to_another() {
     let folder = StateFolder::new("second-place");
     let fabric = process_fabric("shm", None);
     let options = LendOptions::default().exclusive(true);
-    let server = MemoryServer::lend(&fabric, &unique_name("copy"), 48 << 20, &options).unwrap();
+    let server = MemoryServer::lend(&fabric, &unique_name("copy"), 80 << 20, &options).unwrap();
     let copies = DrainTarget::Copies(vec![server.address().to_owned()]);
     let founder = Node::create(&config("second-place", None)).unwrap();
     let home = Node::join(&config("second-place", None)).unwrap();

@@ -20,6 +20,9 @@ pub(super) enum NodeEvent<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<&'a str>,
         memory_bytes: u64,
+        /// How its memory is kept; nothing if it is volatile.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        state: Option<String>,
         /// It is a witness.
         witness: bool,
         members: usize,
@@ -131,6 +134,7 @@ impl NodeEvent<'_> {
                 address,
                 security,
                 memory_bytes,
+                state,
                 witness,
                 members,
                 members_max,
@@ -138,7 +142,11 @@ impl NodeEvent<'_> {
                 again,
                 ..
             } => {
-                let lends = if *witness { "a witness".to_owned() } else { bytes(*memory_bytes) };
+                let lends = match state {
+                    Some(state) => format!("{} in {state}", bytes(*memory_bytes)),
+                    None if *witness => "a witness".to_owned(),
+                    None => bytes(*memory_bytes),
+                };
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
                     "{what} node {node} of cluster {cluster} at {address} ({security}), {lends}, members \

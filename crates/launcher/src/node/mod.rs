@@ -190,6 +190,7 @@ fn report_start(life: &Life, plan: &Plan, again: bool, output: Output) {
         security: &choice::security_words(&plan.options.security, admission),
         warning: warning.as_deref(),
         memory_bytes: plan.config.memory_bytes,
+        state: life.node.state_report().map(|state| state.to_string()),
         witness: plan.config.witness,
         members: life.node.members().iter().filter(|member| member.alive).count(),
         members_max: life.node.members_max(),

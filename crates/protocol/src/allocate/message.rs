@@ -10,18 +10,35 @@ pub struct AllocateFlags {
     pub zeroed: bool,
     /// Return the directory of named roots of this home, and create it if it does not exist yet.
     pub directory: bool,
+    /// Refuse it unless the home keeps its memory like this.
+    pub needs: StateNeeds,
+}
+
+/// How the home of an allocation has to keep its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StateNeeds {
+    /// The home is a node with state.
+    pub state: bool,
+    /// The state is in memory of at least this many other processes.
+    pub copies: u8,
+    /// The state survives a loss of power.
+    pub survives_power: bool,
 }
 
 impl AllocateFlags {
     const fn to_bits(self) -> u8 {
-        self.zeroed as u8 | (self.directory as u8) << 1
+        let Self { zeroed, directory, needs } = self;
+        zeroed as u8
+            | (directory as u8) << 1
+            | (needs.state as u8) << 2
+            | (needs.survives_power as u8) << 3
     }
 
-    const fn from_bits(bits: u8) -> Option<Self> {
-        match bits {
-            0..=3 => Some(Self { zeroed: bits & 1 != 0, directory: bits & 2 != 0 }),
-            _ => None,
-        }
+    fn from_bits(bits: u8, copies: u8) -> Option<Self> {
+        let has = |bit: u8| bits & 1 << bit != 0;
+        let needs = StateNeeds { state: has(2), copies, survives_power: has(3) };
+        let is_possible = bits < 16 && (needs.state || needs == StateNeeds::default());
+        is_possible.then_some(Self { zeroed: has(0), directory: has(1), needs })
     }
 }
 
@@ -91,7 +108,8 @@ impl AllocateMessage {
         let writer = Writer::new();
         match *self {
             Self::Allocate { ticket, bytes, line_size, flags } => {
-                writer.u8(1).u8(line_size.class()).u8(flags.to_bits()).u64(ticket.0).u64(bytes)
+                let writer = writer.u8(1).u8(line_size.class());
+                writer.u8(flags.to_bits()).u8(flags.needs.copies).u64(ticket.0).u64(bytes)
             }
             Self::Allocated { ticket, address, lines } => {
                 writer.u8(2).u64(ticket.0).u64(address.to_bits()).u64(lines)
@@ -132,7 +150,8 @@ impl AllocateMessage {
 
     fn read_allocate(reader: &mut Reader<'_>) -> Result<Self, Violation> {
         let line_size = LineSize::from_class(reader.u8()?).ok_or(Violation("unknown line size"))?;
-        let flags = AllocateFlags::from_bits(reader.u8()?).ok_or(Violation("unknown flags"))?;
+        let flags = AllocateFlags::from_bits(reader.u8()?, reader.u8()?);
+        let flags = flags.ok_or(Violation("unknown flags"))?;
         Ok(Self::Allocate { ticket: Ticket(reader.u64()?), bytes: reader.u64()?, line_size, flags })
     }
 }
@@ -146,7 +165,7 @@ mod tests {
     use super::*;
     use farside_base::NodeId;
 
-    fn samples() -> [AllocateMessage; 6] {
+    fn samples() -> [AllocateMessage; 7] {
         let ticket = Ticket(u64::MAX - 1);
         let address = GlobalAddress::new(NodeId(255), LineSize::MAX, 1 << 41).unwrap();
         [
@@ -154,7 +173,16 @@ mod tests {
                 ticket,
                 bytes: 1 << 40,
                 line_size: LineSize::MIN,
-                flags: AllocateFlags { zeroed: true, directory: true },
+                flags: AllocateFlags { zeroed: true, directory: true, ..AllocateFlags::default() },
+            },
+            AllocateMessage::Allocate {
+                ticket,
+                bytes: 1,
+                line_size: LineSize::MAX,
+                flags: AllocateFlags {
+                    needs: StateNeeds { state: true, copies: 255, survives_power: true },
+                    ..AllocateFlags::default()
+                },
             },
             AllocateMessage::Allocated { ticket, address, lines: 1 << 34 },
             AllocateMessage::Free { ticket, address },
@@ -193,11 +221,13 @@ mod tests {
 
     #[test]
     fn junk_is_named() {
-        let cases: [(usize, u8, &str); 5] = [
+        let cases: [(usize, u8, &str); 7] = [
             (0, 0, "unknown allocate message"),
             (0, 7, "unknown allocate message"),
             (1, 11, "unknown line size"),
-            (2, 4, "unknown flags"),
+            (2, 16, "unknown flags"),
+            (2, 8, "unknown flags"),
+            (3, 1, "unknown flags"),
             (BODY - 1, 1, "padding is not zero"),
         ];
         for (at, value, name) in cases {

@@ -16,5 +16,5 @@ pub mod placement;
 pub use allocator::{Allocator, Block, RESERVED_BYTES, SEGMENT_BYTES};
 #[cfg(canary)]
 pub use canary::AllocateMutant;
-pub use message::{AllocateFlags, AllocateMessage};
+pub use message::{AllocateFlags, AllocateMessage, StateNeeds};
 pub use placement::{Hint, Placement};

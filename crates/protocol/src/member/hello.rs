@@ -20,7 +20,7 @@ use farside_base::{
 };
 
 /// The version of the whole protocol between nodes. Different versions are incompatible.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 
 /// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;

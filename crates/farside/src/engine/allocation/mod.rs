@@ -10,7 +10,7 @@ use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineSize, NodeSet, OperationId, Ticket};
 use farside_protocol::allocate::{
-    AllocateFlags, AllocateMessage, Allocator, Block, Hint, Placement,
+    AllocateFlags, AllocateMessage, Allocator, Block, Hint, Placement, StateNeeds,
 };
 use farside_protocol::coherence::Level;
 use farside_protocol::wire::{BODY, Family, Violation};
@@ -121,8 +121,8 @@ impl Engine {
         address: Option<GlobalAddress>,
     ) {
         match kind {
-            OperationKind::Allocate { node, bytes, class, .. } => {
-                self.start_allocate(operation, node, bytes, class)
+            OperationKind::Allocate { node, bytes, class, needs, .. } => {
+                self.start_allocate(operation, node, bytes, (class, needs))
             }
             OperationKind::Directory { node } => self.start_directory(operation, node),
             OperationKind::Free => match address {
@@ -137,14 +137,20 @@ impl Engine {
         }
     }
 
-    fn start_allocate(&mut self, operation: OperationId, node: NodeId, bytes: u64, class: u8) {
+    fn start_allocate(
+        &mut self,
+        operation: OperationId,
+        node: NodeId,
+        bytes: u64,
+        (class, needs): (u8, StateNeeds),
+    ) {
         let Some(line_size) = LineSize::from_class(class) else {
             return self.finish(operation, Err(ErrorCode::BadLineSize));
         };
         if node == self.me() {
-            return self.allocate_here(bytes, line_size, Requester::Operation(operation));
+            return self.allocate_here(bytes, (line_size, needs), Requester::Operation(operation));
         }
-        let flags = AllocateFlags { zeroed: true, directory: false };
+        let flags = AllocateFlags { zeroed: true, directory: false, needs };
         self.ask(node, operation, |ticket| AllocateMessage::Allocate {
             ticket,
             bytes,
@@ -158,7 +164,7 @@ impl Engine {
             return self.directory_here(Requester::Operation(operation));
         }
         let (bytes, line_size) = (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE);
-        let flags = AllocateFlags { zeroed: true, directory: true };
+        let flags = AllocateFlags { zeroed: true, directory: true, needs: StateNeeds::default() };
         self.ask(node, operation, |ticket| AllocateMessage::Allocate {
             ticket,
             bytes,
@@ -219,7 +225,7 @@ impl Engine {
     ) -> Result<NodeId, ErrorCode> {
         let members = || self.links.peers().iter().chain([self.me()]);
         let unfit = |node: &NodeId| {
-            self.has_state(*node) != (durability == Durability::Logged)
+            self.has_state(*node) != (durability != Durability::Volatile)
                 || self.away.is_leaving(*node)
         };
         let mut fitting = *full;
@@ -231,12 +237,10 @@ impl Engine {
             (Err(ErrorCode::OutOfMemory), Durability::Volatile) => {
                 self.choose_any_home(hint, bytes, full)
             }
-            (Err(ErrorCode::OutOfMemory), Durability::Logged) if hint == Hint::Local => {
+            (Err(ErrorCode::OutOfMemory), _) if hint == Hint::Local => {
                 Err(if self.keeps_state() { ErrorCode::OutOfMemory } else { ErrorCode::NoState })
             }
-            (Err(ErrorCode::OutOfMemory), Durability::Logged)
-                if !members().any(|node| self.has_state(node)) =>
-            {
+            (Err(ErrorCode::OutOfMemory), _) if !members().any(|node| self.has_state(node)) => {
                 // The allocation waits for its return.
                 let away = self.membership.machine().kept().find(|node| !full.contains(*node));
                 away.ok_or(ErrorCode::NoState)
@@ -271,7 +275,7 @@ impl Engine {
         let requester = Requester::Node(from, ticket);
         match flags.directory {
             true => self.directory_here(requester),
-            false => self.allocate_here(bytes, line_size, requester),
+            false => self.allocate_here(bytes, (line_size, flags.needs), requester),
         }
     }
 
@@ -293,8 +297,21 @@ impl Engine {
         self.links.push(to, message.class(), Family::Allocate, &message.encode());
     }
 
+    /// Whether this node keeps its memory as an allocation needs it.
+    fn meets(&self, needs: StateNeeds) -> bool {
+        self.state_report().map_or(!needs.state, |state| state.meets(needs))
+    }
+
     /// Reserves a block at this home and prepares its lines, at once if there are few.
-    fn allocate_here(&mut self, bytes: u64, line_size: LineSize, requester: Requester) {
+    fn allocate_here(
+        &mut self,
+        bytes: u64,
+        (line_size, needs): (LineSize, StateNeeds),
+        requester: Requester,
+    ) {
+        if !self.meets(needs) {
+            return self.answer_allocate(requester, Err(ErrorCode::NoState));
+        }
         let mut allocation = match self.reserve(bytes, line_size, requester) {
             Ok(allocation) => allocation,
             Err(code) => return self.answer_allocate(requester, Err(code)),
