@@ -89,7 +89,7 @@ fn measure(
     output: Output,
 ) -> Result<(Vec<DurableFigure>, String), Failure> {
     let bar = output
-        .bar("figures", (3 * GROUPS.len() + THREADS.len() + 3 * (1 + LINES.len()) + 1) as u64);
+        .bar("figures", (3 * GROUPS.len() + THREADS.len() + 4 * (1 + LINES.len()) + 1) as u64);
     let options = DurableLogOptions::default().segment_bytes(FILE_BYTES);
     let (log, _) = DurableLog::open(&folder.join("log"), &options)?;
     let raw = raw_file(&folder.join("raw"))?;
@@ -158,7 +158,7 @@ fn policies(
 ) -> Result<(), Failure> {
     let mut policies = Policy::all(folder)?;
     for lines in [None, Some(LINES[0]), Some(LINES[1])] {
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; 4];
         for _ in 0..windows {
             for (policy, times) in policies.iter_mut().zip(&mut times) {
                 times.push(match lines {

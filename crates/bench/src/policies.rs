@@ -55,13 +55,20 @@ impl Policy {
     ///
     /// # Errors
     /// Those of starting nodes and lending memory.
-    pub(crate) fn all(folder: &Path) -> Result<[Self; 3], Failure> {
-        let copies = lend_copies("state", copy_bytes(MEMORY_BYTES)?)?;
-        let addresses = copies.iter().map(|copy| copy.address().to_owned()).collect();
+    pub(crate) fn all(folder: &Path) -> Result<[Self; 4], Failure> {
+        let lend = |name| lend_copies(name, copy_bytes(MEMORY_BYTES)?);
+        let (copies, with_file) = (lend("state")?, lend("state-file")?);
+        let addresses = |copies: &[MemoryServer; 2]| {
+            copies.iter().map(|copy| copy.address().to_owned()).collect::<Vec<_>>()
+        };
+        let of_two = addresses(&copies);
+        let file = format!("file:{}", folder.join("copy").display());
+        let of_three = [addresses(&with_file), vec![file]].concat();
         let volatile = |config| config;
         let folder = folder.join("state");
         let logged = |config: Config| config.state(Some(folder));
-        let copied = |config: Config| config.state_copies(addresses);
+        let copied = |config: Config| config.state_copies(of_two);
+        let both = |config: Config| config.state_copies(of_three);
         Ok([
             Self::start(
                 "volatile",
@@ -75,6 +82,12 @@ impl Policy {
                 ["write, 2 copies", "write and fence, 2 copies"],
                 copied,
                 copies.into(),
+            )?,
+            Self::start(
+                "both",
+                ["write, 2 copies and a file", "write and fence, 2 copies and a file"],
+                both,
+                with_file.into(),
             )?,
         ])
     }

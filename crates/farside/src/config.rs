@@ -1,6 +1,7 @@
 //! The configuration of a node.
 
 use crate::Error;
+use crate::durable::StateOptions;
 use crate::operation::WRITES_IN_FLIGHT_MOST;
 use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
@@ -209,7 +210,7 @@ impl Config {
     /// # Errors
     /// `BadConfiguration` for `memory_bytes` out of its range.
     pub fn copy_bytes(&self) -> Result<u64, Error> {
-        crate::state::copy_bytes(self.memory_bytes)
+        StateOptions::in_copies(self.memory_bytes).copy_bytes()
     }
 
     /// Whether the memory survives the node's process.

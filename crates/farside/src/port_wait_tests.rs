@@ -24,7 +24,7 @@ impl Wake for Flag {
 
 /// An end that awaits a connection. It counts the steps of a suspension that ask it something, and a peer connects
 /// before one of them.
-struct End {
+struct WaitingEnd {
     port: EnginePort,
     sleeper: Option<Sleeper>,
     peer: EnginePort,
@@ -33,7 +33,7 @@ struct End {
     connects_at: Option<usize>,
 }
 
-impl End {
+impl WaitingEnd {
     fn new() -> Self {
         let fabric = MemFabric::new();
         let port = EnginePort::open(&fabric, Some("end".to_owned())).unwrap();
@@ -60,7 +60,7 @@ impl End {
     }
 }
 
-impl Waits for End {
+impl Waits for WaitingEnd {
     fn is_announced(&self, _: Awaited) -> bool {
         true
     }
@@ -86,7 +86,7 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>, flag: &Arc<Flag>) -> 
 }
 
 /// Suspends a future and drops it; returns its steps. The thread of the end stays asleep.
-fn suspend_and_drop(end: &mut End) -> usize {
+fn suspend_and_drop(end: &mut WaitingEnd) -> usize {
     let steps = Rc::clone(&end.steps);
     let state = end.sleeper.as_ref().map(|sleeper| Arc::clone(&sleeper.shared)).unwrap();
     let mut future = pin!(wait_async(end, Awaited::Peers, |end| Ok(end.attempt())));
@@ -97,10 +97,10 @@ fn suspend_and_drop(end: &mut End) -> usize {
 
 #[test]
 fn event_between_any_steps_of_a_suspension_wakes_the_task() {
-    let steps = suspend_and_drop(&mut End::new());
+    let steps = suspend_and_drop(&mut WaitingEnd::new());
     assert_eq!(steps, 5, "disarm, attempt, request (twice) and arm");
     for at in 0..steps {
-        let mut end = End::new();
+        let mut end = WaitingEnd::new();
         suspend_and_drop(&mut end);
         end.steps.set(0);
         end.connects_at = Some(at);

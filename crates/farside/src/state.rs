@@ -2,63 +2,18 @@
 
 use crate::commits::CommitSignal;
 use crate::durable::{
-    CopyStatus, DurableLog, LogDevice, MemoryState, PersistentDevice, Promise, ReplicaOptions,
-    ReplicatedDevice, StateIdentity, StateOptions, Watermarks,
+    CopyStatus, LogDevice, MemoryState, PersistentDevice, ReplicaOptions, ReplicatedDevice,
+    StateIdentity, StateOptions,
 };
 use crate::engine::{Keeps, StateDriver};
 use crate::{Config, Error, ErrorCode, NodeId};
 use farside_base::Generation;
 use farside_fabric::Fabric;
-use farside_protocol::allocate::StateNeeds;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A drain to this place did not end.
 const NOT_WHOLE: &str = "a node did not end saving its memory there, so it is not whole: empty it";
-/// The smallest segment of a state with copies: small enough for memory of some megabytes.
-const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
-/// A state with copies has at least this many segments for its memory: copies have room for some more than ten times as many.
-const MEMORY_SEGMENTS: u64 = 128;
-
-/// How a node keeps its memory at the moment ([`Node::state_report`](crate::Node::state_report)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct StateReport {
-    /// What a fence promises.
-    pub promise: Promise,
-    /// Copies in memory of other processes; zero for a state in a folder.
-    pub copies: usize,
-    /// Positions of the state's log: what was appended is in memory of this node; what is durable is in all copies, and
-    /// survives what `promise` says.
-    pub log: Watermarks,
-}
-
-impl fmt::Display for StateReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.copies {
-            0 => {}
-            1 => f.write_str("1 copy, ")?,
-            copies => write!(f, "{copies} copies, ")?,
-        }
-        write!(f, "{}", self.promise)
-    }
-}
-
-impl StateReport {
-    pub(crate) fn new(log: &DurableLog, copies: Option<&CopyStatus>) -> Self {
-        let mut promise = log.promise();
-        promise.survives_power = copies.map_or(promise.survives_power, CopyStatus::survives_power);
-        let copies = copies.map_or(0, CopyStatus::in_memory);
-        Self { promise, copies, log: log.watermarks() }
-    }
-
-    /// Whether it is what an allocation needs.
-    pub(crate) fn meets(&self, needs: StateNeeds) -> bool {
-        self.copies >= usize::from(needs.copies)
-            && (self.promise.survives_power || !needs.survives_power)
-    }
-}
 
 /// The state of a node that is not a member yet.
 pub(crate) struct NodeState {
@@ -182,7 +137,7 @@ pub(crate) fn open_copies(
     let replicas = ReplicaOptions::default().copies_min(copies_min);
     let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
     let status = device.status();
-    let mut options = copies_options(memory_bytes);
+    let mut options = StateOptions::in_copies(memory_bytes);
     match device.slot_bytes() {
         Some(slot_bytes) => options.segment_bytes = options.segment_bytes.min(slot_bytes),
         None => {
@@ -196,19 +151,6 @@ pub(crate) fn open_copies(
         }
     }
     Ok((MemoryState::on(Box::new(device), &options)?.0, status))
-}
-
-fn copies_options(memory_bytes: u64) -> StateOptions {
-    let segment_bytes = (memory_bytes / MEMORY_SEGMENTS).next_power_of_two();
-    options(memory_bytes).segment_bytes(segment_bytes.max(COPIES_SEGMENT_BYTES))
-}
-
-/// Returns the bytes that a state of this memory takes in each copy.
-///
-/// # Errors
-/// `BadConfiguration` for a size out of its range.
-pub(crate) fn copy_bytes(memory_bytes: u64) -> Result<u64, Error> {
-    Ok(ReplicatedDevice::HEAD_BYTES + copies_options(memory_bytes).log_bytes_min()?)
 }
 
 fn options(memory_bytes: u64) -> StateOptions {

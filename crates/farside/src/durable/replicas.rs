@@ -34,10 +34,11 @@ use xxhash_rust::xxh64::xxh64;
 const MAGIC: &[u8; 16] = b"farside rep 0001";
 const HEADER: usize = 1024;
 const ENTRY: usize = 32;
-/// Where the table and the first slot begin.
+/// Where the table begins.
 const TABLE: usize = 2 * HEADER;
-const FIRST_SLOT: u64 = 64 << 10;
-const SLOTS_MAX: usize = (FIRST_SLOT as usize - TABLE) / ENTRY;
+/// Bytes of a copy before its segments.
+pub(super) const COPY_HEAD_BYTES: u64 = 64 << 10;
+const SLOTS_MAX: usize = (COPY_HEAD_BYTES as usize - TABLE) / ENTRY;
 /// Most copies.
 const COPIES_MAX: usize = 64;
 /// Words of a header before those of the copies.
@@ -267,9 +268,6 @@ fn failed(address: &str, error: &Error) -> Error {
 }
 
 impl ReplicatedDevice {
-    /// Bytes of a copy before its segments.
-    pub(crate) const HEAD_BYTES: u64 = FIRST_SLOT;
-
     /// Opens the log whose copies are at these addresses; makes it if all of them are reached and empty.
     ///
     /// *Blocks* until all copies are equal: those that were missing before are written again.
@@ -296,16 +294,7 @@ impl ReplicatedDevice {
         options: &ReplicaOptions,
     ) -> Result<Self, Error> {
         let count = addresses.len() + local.len();
-        if !(1..=COPIES_MAX).contains(&count) {
-            let text = format!("{count} copies: 1 to {COPIES_MAX}");
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
-        }
-        let mut sorted = addresses.to_vec();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
-            let text = format!("the copy at {} is named twice", twice[0]);
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
-        }
+        check_addresses(addresses, count)?;
         // A connection that is lost must not come back: another client may have gone on by then.
         let once = MemoryClientOptions::default().reconnect(Duration::ZERO);
         let mut client = MemoryClient::new(fabric, &once)?;
@@ -565,7 +554,7 @@ impl ReplicatedDevice {
         let count = self.slot_space().checked_div(self.slot_bytes);
         self.slots = vec![None; (count.unwrap_or(0) as usize).min(SLOTS_MAX)];
         for number in whole {
-            let mut table = vec![0; FIRST_SLOT as usize - TABLE];
+            let mut table = vec![0; COPY_HEAD_BYTES as usize - TABLE];
             self.read_at(*number, TABLE as u64, &mut table)?;
             for (slot, entry) in table.chunks_exact(ENTRY).enumerate() {
                 let segment = decode_entry(entry);
@@ -617,7 +606,7 @@ impl ReplicatedDevice {
 
     /// Writes the table to all copies.
     fn write_table(&mut self) -> Result<(), Error> {
-        let mut table = vec![0; FIRST_SLOT as usize - TABLE];
+        let mut table = vec![0; COPY_HEAD_BYTES as usize - TABLE];
         for (slot, segment) in self.slots.iter().enumerate() {
             table[slot * ENTRY..][..ENTRY].copy_from_slice(&encode_entry(*segment));
         }
@@ -631,11 +620,11 @@ impl ReplicatedDevice {
             CopyPlace::Lent(memory) => memory.bytes(),
             CopyPlace::Local(_) => u64::MAX,
         };
-        self.replicas.iter().map(bytes).min().unwrap_or(0).saturating_sub(FIRST_SLOT)
+        self.replicas.iter().map(bytes).min().unwrap_or(0).saturating_sub(COPY_HEAD_BYTES)
     }
 
     fn place(&self, slot: usize) -> u64 {
-        FIRST_SLOT + slot as u64 * self.slot_bytes
+        COPY_HEAD_BYTES + slot as u64 * self.slot_bytes
     }
 
     /// Where a position of a segment is in each copy.
@@ -783,6 +772,21 @@ impl ReplicatedDevice {
     }
 }
 
+/// Checks the addresses of `count` copies.
+fn check_addresses(addresses: &[&str], count: usize) -> Result<(), Error> {
+    if !(1..=COPIES_MAX).contains(&count) {
+        let text = format!("{count} copies: 1 to {COPIES_MAX}");
+        return Err(Error::with(ErrorCode::BadConfiguration, text));
+    }
+    let mut sorted = addresses.to_vec();
+    sorted.sort_unstable();
+    if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+        let text = format!("the copy at {} is named twice", twice[0]);
+        return Err(Error::with(ErrorCode::BadConfiguration, text));
+    }
+    Ok(())
+}
+
 /// Checks memory that is to have a copy.
 fn check(address: &str, memory: RemoteMemory) -> Result<(), Error> {
     let wrong = |text: String| Err(Error::with(ErrorCode::BadConfiguration, text));
@@ -792,7 +796,7 @@ fn check(address: &str, memory: RemoteMemory) -> Result<(), Error> {
     if !memory.access().allows(Access::READ) || !memory.access().allows(Access::WRITE) {
         return wrong(format!("the memory at {address} cannot be read and written"));
     }
-    if memory.bytes() <= FIRST_SLOT {
+    if memory.bytes() <= COPY_HEAD_BYTES {
         return wrong(format!("the memory at {address} has {} B", memory.bytes()));
     }
     Ok(())

@@ -12,7 +12,8 @@
 use super::requester::Requester;
 use crate::commits::CommitSignal;
 use crate::durable::{CopyStatus, MemoryState, StateIdentity};
-use crate::{ErrorCode, GlobalAddress, StateReport};
+use crate::state_report::StateReport;
+use crate::{ErrorCode, GlobalAddress};
 use farside_base::LineAddress;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -142,11 +142,7 @@ impl NodeEvent<'_> {
                 again,
                 ..
             } => {
-                let lends = match state {
-                    Some(state) => format!("{} in {state}", bytes(*memory_bytes)),
-                    None if *witness => "a witness".to_owned(),
-                    None => bytes(*memory_bytes),
-                };
+                let lends = lends(*memory_bytes, state.as_deref(), *witness);
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
                     "{what} node {node} of cluster {cluster} at {address} ({security}), {lends}, members \
@@ -199,6 +195,15 @@ impl NodeEvent<'_> {
             }
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
         }
+    }
+}
+
+/// What a node that has started lends.
+fn lends(memory_bytes: u64, state: Option<&str>, is_witness: bool) -> String {
+    match state {
+        Some(state) => format!("{} in {state}", bytes(memory_bytes)),
+        None if is_witness => "a witness".to_owned(),
+        None => bytes(memory_bytes),
     }
 }
 

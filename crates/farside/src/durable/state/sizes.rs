@@ -6,6 +6,7 @@
 //! it writes by itself what waits. So a pass that begins at a length of `L` ends before `L + headroom`, and leaves less
 //! than `headroom` and a segment. Passes begin at or below that length, or right after the pass before.
 
+use super::super::replicas::COPY_HEAD_BYTES;
 use super::types::StateOptions;
 use crate::{Error, ErrorCode};
 
@@ -27,6 +28,12 @@ const PIECE_MAX: u64 = 64 << 10;
 pub(super) const RECORD_MAX: usize = 2 * PIECE_MAX as usize;
 /// Bytes that a pass may scan for each byte of its cost.
 pub(super) const SCANNED_PER_BYTE: u64 = 8;
+
+/// The smallest segment of a state in copies: small enough for memory of some megabytes.
+const COPIES_SEGMENT_BYTES: u64 = 1 << 20;
+/// A state in copies has at most this many segments for as many bytes as its memory: copies have room for more than ten
+/// times as many.
+const MEMORY_SEGMENTS: u64 = 128;
 
 /// Sizes of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +84,22 @@ impl StateSizes {
 }
 
 impl StateOptions {
+    /// Options of a state in copies.
+    pub(crate) fn in_copies(memory_bytes: u64) -> Self {
+        let segment_bytes = (memory_bytes / MEMORY_SEGMENTS).next_power_of_two();
+        Self::default()
+            .memory_bytes(memory_bytes)
+            .segment_bytes(segment_bytes.max(COPIES_SEGMENT_BYTES))
+    }
+
+    /// Returns the bytes that the state takes in each copy.
+    ///
+    /// # Errors
+    /// `BadConfiguration` for sizes out of their range.
+    pub(crate) fn copy_bytes(&self) -> Result<u64, Error> {
+        Ok(COPY_HEAD_BYTES + self.log_bytes_min()?)
+    }
+
     /// Returns the least [`log_bytes_max`](Self::log_bytes_max) with which the log never fills.
     ///
     /// # Errors
