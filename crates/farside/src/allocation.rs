@@ -4,6 +4,7 @@ use crate::config::{AllocationHint, AllocationSpec, Durability};
 use crate::operation::OperationKind;
 use crate::session::{AccessKind, Buffer, LinePiece, Session};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
+use farside_base::NodeSet;
 use farside_protocol::allocate::Hint;
 
 impl Session {
@@ -99,11 +100,15 @@ impl Session {
         let class = line_size.class();
         let mut call = self.enter();
         // Several attempts: the known free memory of other nodes may be out of date, and their states are not known.
-        let mut full = farside_base::NodeSet::EMPTY;
-        let mut refusal = None;
+        let (mut full, mut not_kept) = (NodeSet::EMPTY, NodeSet::EMPTY);
         loop {
-            let node = call.choose_home(spec, bytes, &full).map_err(|error| match &refusal {
-                Some(refusal) if error.code == ErrorCode::OutOfMemory => Error::clone(refusal),
+            let chosen = call.choose_home(spec, bytes, (&full, &not_kept));
+            let node = chosen.map_err(|error| match error.code {
+                // A home that would do and is full is what the caller has to know of.
+                ErrorCode::OutOfMemory | ErrorCode::NoState if full != NodeSet::EMPTY => {
+                    ErrorCode::OutOfMemory.into()
+                }
+                ErrorCode::OutOfMemory if not_kept != NodeSet::EMPTY => ErrorCode::NoState.into(),
                 _ => error,
             })?;
             let address = GlobalAddress::new(node, line_size, 0)
@@ -117,16 +122,10 @@ impl Session {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
                 }
+                Err(error) if error.code == ErrorCode::OutOfMemory && any && full.insert(node) => {}
+                Err(error) if error.code == ErrorCode::NoState && any && not_kept.insert(node) => {}
                 Err(error) => {
-                    let error = Error { address: None, ..error };
-                    let is_one = matches!(error.code, ErrorCode::OutOfMemory | ErrorCode::NoState);
-                    if !(is_one && any && full.insert(node)) {
-                        return Err(error);
-                    }
-                    // A home that would do and is full is what the caller has to know of.
-                    refusal = refusal
-                        .filter(|one: &Error| one.code == ErrorCode::OutOfMemory)
-                        .or(Some(error));
+                    return Err(Error { address: None, ..error });
                 }
             }
         }
@@ -136,7 +135,7 @@ impl Session {
         &self,
         spec: AllocationSpec,
         bytes: u64,
-        full: &farside_base::NodeSet,
+        refused: (&NodeSet, &NodeSet),
     ) -> Result<NodeId, Error> {
         let named = |node| match spec.durability {
             Durability::Volatile => Ok(node),
@@ -155,7 +154,7 @@ impl Session {
             AllocationHint::Local => Hint::Local,
             AllocationHint::Remote => Hint::Remote,
         };
-        Ok(self.core.engine().choose_home((hint, spec.durability), bytes, full)?)
+        Ok(self.core.engine().choose_home((hint, spec.durability), bytes, refused)?)
     }
 
     /// Frees an allocation.

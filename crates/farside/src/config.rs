@@ -113,7 +113,8 @@ pub struct Config {
     /// started on any machine that reaches enough of them.
     ///
     /// *Guarantees*: what was fenced survives this node and all but one of the copies that are left; and a loss of power with
-    /// a file on a disk, after which `state_copies_min` says that it is enough. A copy that is lost ends the node
+    /// a file on a disk, after which `state_copies_min` says that it is enough. Elsewhere the file is missing, so a standby on
+    /// another machine needs `state_copies_min` too. A copy that is lost ends the node
     /// (`DeviceFailed`), unless `state_copies_min` lets it go on ([`Node::lost_copies`](crate::Node::lost_copies)); start it
     /// again with the others and a new one. *Cost*: a fence waits for one round trip more, and
     /// for a sync of each file. Each process lends at least [`copy_bytes`](Self::copy_bytes).
@@ -334,8 +335,8 @@ pub enum Durability {
     /// The process of its home, and what the home's state survives besides: its home is a node with state
     /// ([`Config::state`]).
     Logged,
-    /// The machine of its home: the home's state is in memory of at least this many other processes when it is allocated
-    /// ([`Config::state_copies`]).
+    /// The machine of its home: the home's state is in at least this many memories that other processes lend, when the
+    /// allocation is made ([`Config::state_copies`]).
     Replicated(u8),
     /// Both, and a loss of power: one of the home's copies is besides in a file that survives it.
     LoggedAndReplicated(u8),

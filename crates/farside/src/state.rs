@@ -134,21 +134,13 @@ pub(crate) fn open_copies(
     memory_bytes: u64,
 ) -> Result<(MemoryState, CopyStatus), Error> {
     let copies: Vec<&str> = copies.iter().map(String::as_str).collect();
-    let replicas = ReplicaOptions::default().copies_min(copies_min);
+    let mut options = StateOptions::in_copies(memory_bytes);
+    let room_bytes = options.log_bytes_min()?;
+    let replicas = ReplicaOptions { copies_min, room_bytes, ..ReplicaOptions::default() };
     let device = ReplicatedDevice::open(fabric, &copies, &replicas)?;
     let status = device.status();
-    let mut options = StateOptions::in_copies(memory_bytes);
-    match device.slot_bytes() {
-        Some(slot_bytes) => options.segment_bytes = options.segment_bytes.min(slot_bytes),
-        None => {
-            let (least, bytes) = (options.log_bytes_min()?, device.room_bytes());
-            if bytes < least {
-                let text = format!(
-                    "the state of {memory_bytes} B of memory takes {least} B of each copy; one has room for {bytes} B"
-                );
-                return Err(Error::with(ErrorCode::BadConfiguration, text));
-            }
-        }
+    if let Some(slot_bytes) = device.slot_bytes() {
+        options.segment_bytes = slot_bytes; // of a state that was made before
     }
     Ok((MemoryState::on(Box::new(device), &options)?.0, status))
 }

@@ -7,13 +7,14 @@ mod proxy;
 
 use fabrics::Make;
 use farside::durable::{
-    DurableLog, DurableLogOptions, DurableRecord, LogDevice, Medium, Promise, RecordTag,
+    DurableLog, DurableLogOptions, DurableRecord, LocalCopy, LogDevice, Medium, Promise, RecordTag,
     ReplicaOptions, ReplicatedDevice, Segment, conformance,
 };
 use farside::onesided::{LendOptions, MemoryServer};
 use farside::{Error, ErrorCode};
 use farside_testkit::{Folder, Process, Random, WATCHDOG, await_parent, role, say, unique_name};
 use lent::{code, process_fabric};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const BYTES: u64 = 1 << 20;
@@ -28,6 +29,7 @@ farside_testkit::on_each_fabric! { mem shm tcp => (
     copy_that_is_lost_during_recovery_leaves_no_hole
     copies_that_were_missing_are_made_equal
     memory_of_others_is_refused
+    change_of_copies_that_ended_early_needs_both_sets
     copy_in_a_file_survives_the_others
     copy_in_a_file_that_was_missing_is_made_equal
 ) with crate::fabrics::named }
@@ -382,6 +384,42 @@ fn memory_of_others_is_refused(make: &Make) {
     assert_eq!(code(half), ErrorCode::NotEnoughReplicas);
 }
 
+/// Removes the newest of the two headers of a copy: its writer has ended before it.
+fn forget_newest_header(server: &MemoryServer) {
+    let sequence = |place: u64| {
+        let mut word = [0; 8];
+        server.read(place + 24, &mut word).unwrap();
+        u64::from_le_bytes(word)
+    };
+    let place = if sequence(0) > sequence(1024) { 0 } else { 1024 };
+    server.write(place, &[0; 1024]).unwrap();
+}
+
+/// An opening that names another copy in place of one ends when its headers are in two of three: of the old copies and
+/// of the new ones, no two sets go on that have none in common.
+fn change_of_copies_that_ended_early_needs_both_sets(make: &Make) {
+    let set = servers(make, 4);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at: usize| set[at].address().to_owned());
+    let absent = unique_name("absent");
+    append(&open_at(&make(), &[&a, &b, &c], None).unwrap(), 0..10).unwrap();
+    let mut before = vec![0; BYTES as usize];
+    set[2].read(0, &mut before).unwrap();
+    drop(open_at(&make(), &[&d, &b, &c], Some(2)).unwrap());
+    set[2].write(0, &before).unwrap();
+    [1, 3].iter().for_each(|at: &usize| forget_newest_header(&set[*at]));
+    // With enough of both sets it would end; the old one may have gone on without these.
+    let new = open_at(&make(), &[&d, &b, &absent], Some(2));
+    assert_eq!(code(new), ErrorCode::NotEnoughReplicas);
+    let log = open_at(&make(), &[&a, &c, &absent], Some(2)).unwrap();
+    append(&log, 10..20).unwrap();
+    drop(log);
+    // Those that went on decide, and the others get what they have missed.
+    assert_eq!(code(open_at(&make(), &[&d, &b, &c], Some(2))), ErrorCode::NotEnoughReplicas);
+    drop(open_at(&make(), &[&a, &c, &d], Some(2)).unwrap());
+    let log = open_at(&make(), &[&d, &c, &b], Some(2)).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..20));
+}
+
 /// The address of a copy in a file that does not exist yet.
 fn file(folder: &Folder, name: &str) -> String {
     format!("file:{}", folder.folder().join(name).display())
@@ -469,7 +507,6 @@ fn files_that_are_no_copies_are_refused() {
         refusal
     };
     assert_eq!(code(open(folder.folder())), ErrorCode::StateForeign);
-    assert_eq!(code(open(&folder.folder().join("absent/copy"))), ErrorCode::System);
     assert_eq!(refused(b"something else"), ErrorCode::StateForeign);
     assert_eq!(refused(&[7; 9000]), ErrorCode::StateForeign);
     let path = folder.folder().join("copy");
@@ -483,9 +520,137 @@ fn files_that_are_no_copies_are_refused() {
     assert_eq!(changed(15, b'2'), ErrorCode::StateForeign, "another version");
     assert_eq!(changed(0, b'x'), ErrorCode::StateForeign);
     assert_eq!(changed(17, whole[17] ^ 1), ErrorCode::LogDamaged);
+    // A file of something else that begins with zeros.
+    for zeros in [3000, 9000, 70_000] {
+        let mut bytes = vec![0; zeros];
+        bytes.push(1);
+        assert_eq!(refused(&bytes), ErrorCode::StateForeign);
+    }
+    // A part of it is no end of the log, and no copy of it a second one.
+    std::fs::write(&path, &whole[..whole.len() - 4096]).unwrap();
+    assert_eq!(code(open(&path)), ErrorCode::LogTruncated);
+    std::fs::write(&path, &whole).unwrap();
+    std::fs::write(folder.folder().join("second"), &whole).unwrap();
+    let both = [file(&folder, "copy"), file(&folder, "second")];
+    let both = open_at(&make(), &[&both[0], &both[1]], Some(1));
+    assert_eq!(code(both), ErrorCode::BadConfiguration);
+    // Nor is one that ends before its table an empty log.
+    std::fs::write(&path, &whole[..4096 + 2048]).unwrap();
+    assert_eq!(code(open(&path)), ErrorCode::LogTruncated);
+    std::fs::write(&path, &whole).unwrap();
+    // Another copy that is whole has the rest.
+    let mirror = file(&folder, "mirror");
+    drop(open_at(&make(), &[&file(&folder, "copy"), &mirror], Some(1)).unwrap());
+    std::fs::write(&path, &std::fs::read(&path).unwrap()[..100_000]).unwrap();
+    let log = open_at(&make(), &[&file(&folder, "copy"), &mirror], None).unwrap();
+    assert!(numbers(&log).into_iter().eq(0..9));
+    drop(log);
+    assert!(numbers(&open_at(&make(), &[&file(&folder, "copy")], Some(1)).unwrap()).len() == 9);
+    // A file that cannot be opened counts as a copy that is not reached.
+    let absent = file(&folder, "absent/copy");
+    assert_eq!(code(open_at(&make(), &[&mirror, &absent], None)), ErrorCode::NotEnoughReplicas);
+    assert!(numbers(&open_at(&make(), &[&mirror, &absent], Some(1)).unwrap()).len() == 9);
     // Its maker ended within its first write.
     std::fs::write(&path, &whole[..11]).unwrap();
     assert_eq!(numbers(&open(&path).unwrap()), []);
+}
+
+/// A copy in memory of the test, with room for some bytes.
+#[derive(Clone, Default)]
+struct SmallCopy(Arc<Mutex<(Vec<u8>, u64)>>);
+
+impl SmallCopy {
+    fn with<T>(&self, does: impl FnOnce(&mut Vec<u8>, u64) -> T) -> T {
+        let (bytes, room) = &mut *self.0.lock().unwrap();
+        does(bytes, *room)
+    }
+}
+
+impl LocalCopy for SmallCopy {
+    fn address(&self) -> &'static str {
+        "small"
+    }
+    fn id(&self) -> u64 {
+        3
+    }
+    fn promise(&self) -> Promise {
+        Promise::of(Medium::Memory)
+    }
+    fn bytes(&self) -> Result<u64, Error> {
+        self.with(|bytes, _| Ok(bytes.len() as u64))
+    }
+    fn reserve(&mut self, upto: u64) -> Result<(), Error> {
+        self.with(|bytes, room| {
+            if upto > room {
+                return Err(ErrorCode::LogFull.into());
+            }
+            bytes.resize(bytes.len().max(upto as usize), 0);
+            Ok(())
+        })
+    }
+    fn read(&mut self, place: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.with(|bytes, _| {
+            let from = bytes.get(place as usize..).unwrap_or_default();
+            let length = out.len().min(from.len());
+            out[..length].copy_from_slice(&from[..length]);
+            out[length..].fill(0);
+            Ok(())
+        })
+    }
+    fn write(&mut self, place: u64, from: &[u8]) -> Result<(), Error> {
+        self.with(|bytes, _| {
+            let end = place as usize + from.len();
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[place as usize..end].copy_from_slice(from);
+            Ok(())
+        })
+    }
+    fn sync(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A copy without space is left out, also when the log is opened again, and gets what it has missed once there is space.
+#[test]
+fn full_copy_is_left_out() {
+    let make = fabrics::named("mem");
+    let (servers, small) = (servers(&make, 2), SmallCopy::default());
+    small.0.lock().unwrap().1 = (64 << 10) + 2 * SEGMENT;
+    let open = |least| {
+        let addresses: Vec<&str> = servers.iter().map(MemoryServer::address).collect();
+        let options = ReplicaOptions::default().copies_min(least);
+        let device = loop {
+            let local: Vec<Box<dyn LocalCopy>> = vec![Box::new(small.clone())];
+            match ReplicatedDevice::open_with(&make(), &addresses, local, &options) {
+                Err(error) if error.code == ErrorCode::StateInUse => std::thread::yield_now(),
+                device => break device?,
+            }
+        };
+        let status = device.status();
+        let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+        Ok::<_, Error>((DurableLog::on(Box::new(device), &options)?.0, status))
+    };
+    // All three are needed: the log is full, and can be trimmed.
+    let (log, _) = open(None).unwrap();
+    let error = (0..).find_map(|number| append(&log, number..number + 1).err()).unwrap();
+    assert_eq!(error.code, ErrorCode::LogFull, "{error}");
+    log.trim(log.watermarks().durable).unwrap();
+    append(&log, 0..10).unwrap();
+    drop(log);
+    let (log, status) = open(Some(2)).unwrap();
+    append(&log, 10..1000).unwrap();
+    assert_eq!((status.lost().len(), status.in_memory()), (1, 2));
+    let found = numbers(&log);
+    drop(log);
+    let (log, status) = open(Some(2)).unwrap();
+    assert_eq!(status.lost().len(), 1);
+    append(&log, 1000..1010).unwrap();
+    drop(log);
+    assert_eq!(code(open(Some(3))), ErrorCode::NotEnoughReplicas);
+    small.0.lock().unwrap().1 = u64::MAX;
+    let (log, status) = open(None).unwrap();
+    assert!(status.lost().is_empty());
+    assert!(numbers(&log).into_iter().eq(found.into_iter().chain(1000..1010)));
 }
 
 /// Writers are killed again and again, and a process with a copy is: every record that was reported is in the others.

@@ -665,7 +665,7 @@ fn copies_with_too_little_room_are_refused() {
     let kept = config("room", None).state_copies(vec![small.address().to_owned()]);
     let error = Node::create(&kept).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadConfiguration, "{error}");
-    assert!(error.detail.contains("of each copy"), "{error}");
+    assert!(error.detail.contains("are needed"), "{error}");
 }
 
 /// Programs that are killed while they own lines lose none of them, and nothing that they had fenced.

@@ -1,5 +1,5 @@
-//! A log with copies on a simulated disk and in memory of two other machines. A loss of power takes this machine, or all of
-//! them.
+//! A log with copies on a simulated disk and in memory of two other machines. A loss of power takes this machine, all of them,
+//! or one of the others besides, in whose place another one comes.
 
 use crate::durable::SimDisk;
 use crate::medium::SimMedium;
@@ -11,15 +11,29 @@ use farside_base::Random;
 use farside_fabric::MemFabric;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const NAMES: [&str; 2] = ["one", "other"];
 /// Of each copy: its headers and table, and segments of a log in a test.
 const BYTES: u64 = (64 << 10) + (64 << 12);
 
 struct Machines {
     random: Random,
     servers: Vec<MemoryServer>,
-    /// The memory of the others was lost, and the log was not opened since.
-    are_empty: bool,
+    /// Of the memory that was lent last.
+    number: u64,
+    /// Copies that have the log.
+    whole: usize,
+}
+
+impl Machines {
+    /// Lends memory until two machines do.
+    fn lend(&mut self, fabric: &Arc<dyn Fabric>) -> Result<(), Error> {
+        let options = LendOptions::default().exclusive(true);
+        while self.servers.len() < 2 {
+            self.number += 1;
+            let name = format!("copy-{}", self.number);
+            self.servers.push(MemoryServer::lend(fabric, &name, BYTES, &options)?);
+        }
+        Ok(())
+    }
 }
 
 /// The copies of a log.
@@ -36,10 +50,10 @@ impl SimCopies {
     /// Those of lending memory.
     pub fn new(seed: u64) -> Result<Self, Error> {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-        let servers = lend(&fabric)?;
         let random = Random::new(seed ^ 1 << 40);
-        let machines = Mutex::new(Machines { random, servers, are_empty: false });
-        Ok(Self { disk: SimDisk::new(seed), fabric, machines })
+        let mut machines = Machines { random, servers: Vec::new(), number: 0, whole: 3 };
+        machines.lend(&fabric)?;
+        Ok(Self { disk: SimDisk::new(seed), fabric, machines: Mutex::new(machines) })
     }
 
     fn machines(&self) -> MutexGuard<'_, Machines> {
@@ -47,24 +61,25 @@ impl SimCopies {
     }
 }
 
-fn lend(fabric: &Arc<dyn Fabric>) -> Result<Vec<MemoryServer>, Error> {
-    let options = LendOptions::default().exclusive(true);
-    NAMES.iter().map(|name| MemoryServer::lend(fabric, name, BYTES, &options)).collect()
-}
-
 impl SimMedium for SimCopies {
     fn device(&self) -> Result<Box<dyn LogDevice>, Error> {
-        // The one on the disk is enough only where the others are known to have lost theirs.
-        let least = if self.machines().are_empty { 1 } else { 3 };
-        let options = ReplicaOptions::default().copies_min(Some(least));
+        let (mut least, names) = {
+            let machines = self.machines();
+            let names = machines.servers.iter().map(|server| server.address().to_owned());
+            (machines.whole, names.collect::<Vec<_>>())
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         loop {
+            let options = ReplicaOptions::default().copies_min(Some(least));
             let local = vec![self.disk.copy(BYTES)];
-            match ReplicatedDevice::open_with(&self.fabric, &NAMES, local, &options) {
+            match ReplicatedDevice::open_with(&self.fabric, &names, local, &options) {
                 // A server may not have seen the end of the client before.
                 Err(error) if error.code == ErrorCode::StateInUse => std::thread::yield_now(),
                 Err(error) => return Err(error),
+                // With two of three it would go on without the disk.
+                Ok(_) if least == 2 => least = 3,
                 Ok(device) => {
-                    self.machines().are_empty = false;
+                    self.machines().whole = 3;
                     return Ok(Box::new(device));
                 }
             }
@@ -90,13 +105,20 @@ impl SimMedium for SimCopies {
     fn restart(&self) {
         self.disk.restart();
         let mut machines = self.machines();
-        if machines.random.one_in(2) {
-            machines.servers.clear();
-            let lent = lend(&self.fabric);
-            assert!(lent.is_ok(), "the names of the servers before are free");
-            machines.servers = lent.unwrap_or_default();
-            machines.are_empty = true;
+        match machines.random.below(3) {
+            0 => {
+                machines.servers.clear();
+                machines.whole = 1;
+            }
+            1 if machines.whole == 3 => {
+                let lost = machines.random.index(2);
+                machines.servers.remove(lost);
+                machines.whole = 2;
+            }
+            _ => {}
         }
+        let lent = machines.lend(&self.fabric);
+        assert!(lent.is_ok(), "memory is lent under a new name");
     }
 
     fn calm(&self) {

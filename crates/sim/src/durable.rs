@@ -32,6 +32,8 @@ struct DiskState {
     segments: BTreeMap<u64, DiskSegment>,
     /// A segment that was removed, to be used again.
     spare: Option<Vec<u8>>,
+    /// Of the file of a copy, as far as it was written or reserved.
+    copy_bytes: u64,
     /// Calls that change something, until the power is cut.
     until_cut: Option<u64>,
     /// Syncs until one fails.
@@ -51,6 +53,7 @@ impl SimDisk {
             random: Random::new(seed),
             segments: BTreeMap::new(),
             spare: None,
+            copy_bytes: 0,
             until_cut: None,
             until_failure: None,
             is_cut: false,
@@ -269,7 +272,12 @@ impl SimCopy {
     /// Makes the file if there is none.
     fn file(&mut self) -> Result<Segment, Error> {
         if self.device.segments()?.is_empty() {
-            self.device.create(self.all)?;
+            let mut state = self.device.0.state();
+            let has_space = std::mem::replace(&mut state.has_space, true);
+            drop(state);
+            let created = self.device.create(self.all);
+            self.device.0.state().has_space = has_space;
+            created?;
         }
         Ok(self.all)
     }
@@ -288,11 +296,21 @@ impl LocalCopy for SimCopy {
         self.device.promise()
     }
 
+    fn bytes(&self) -> Result<u64, Error> {
+        Ok(self.device.0.state().copy_bytes)
+    }
+
     fn reserve(&mut self, upto: u64) -> Result<(), Error> {
-        if upto > self.all.bytes || !self.device.0.state().has_space {
-            return Err(Error::with(ErrorCode::LogFull, "no space"));
+        self.file()?;
+        let mut state = self.device.0.state();
+        if upto > state.copy_bytes {
+            if upto > self.all.bytes || !state.has_space {
+                return Err(Error::with(ErrorCode::LogFull, "no space"));
+            }
+            state.call_whole()?;
+            state.copy_bytes = upto;
         }
-        self.file().map(drop)
+        Ok(())
     }
 
     fn read(&mut self, place: u64, out: &mut [u8]) -> Result<(), Error> {
@@ -302,7 +320,10 @@ impl LocalCopy for SimCopy {
 
     fn write(&mut self, place: u64, bytes: &[u8]) -> Result<(), Error> {
         let file = self.file()?;
-        self.device.write(file, place, bytes)
+        self.device.write(file, place, bytes)?;
+        let mut state = self.device.0.state();
+        state.copy_bytes = state.copy_bytes.max(place + bytes.len() as u64);
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), Error> {

@@ -15,7 +15,7 @@ pub(super) const HEADER: u64 = 4096;
 const IDENTITY: &[u8; 16] = b"farside log 0001";
 const SEGMENT: &[u8; 16] = b"farside seg 0001";
 /// Bytes of a header that mean something.
-const FIELDS: usize = 48;
+pub(super) const FIELDS: usize = 48;
 /// Zeros are written in pieces of this length.
 const ZEROS: usize = 1 << 20;
 

@@ -6,7 +6,7 @@
 //! ```
 
 use super::device::Promise;
-use super::file::{FolderLock, HEADER, encoded, failed, fields, medium};
+use super::file::{FIELDS, FolderLock, HEADER, encoded, failed, fields, medium};
 use crate::runtime::random;
 use crate::{Error, ErrorCode};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 const SCHEME: &str = "file:";
 /// The first bytes of the file: the last two are the version.
 const IDENTITY: &[u8; 16] = b"farside copy0001";
-const ZEROS: usize = 64 << 10;
+const ZEROS: usize = 1 << 20;
 
-/// A copy that the process of the log keeps itself. Its bytes are zero where none were written.
+/// A copy that the process of the log keeps itself.
 pub trait LocalCopy: Send {
     /// Returns its address, for errors.
     fn address(&self) -> &str;
@@ -31,13 +31,19 @@ pub trait LocalCopy: Send {
     /// Returns what a sync means.
     fn promise(&self) -> Promise;
 
-    /// Makes room for bytes up to a place, so that writes there change no metadata.
+    /// Returns its length in bytes. All before it can be read.
+    ///
+    /// # Errors
+    /// `System`.
+    fn bytes(&self) -> Result<u64, Error>;
+
+    /// Makes it at least this long, with zeros that are kept, so that writes there change no metadata.
     ///
     /// # Errors
     /// `LogFull` without space; `System`.
     fn reserve(&mut self, upto: u64) -> Result<(), Error>;
 
-    /// Reads bytes.
+    /// Reads bytes, which are zero after its end.
     ///
     /// # Errors
     /// `System`.
@@ -106,22 +112,18 @@ impl FileCopy {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut header = vec![0; HEADER as usize];
-        let length =
-            read_upto(&file, 0, &mut header).map_err(|error| failed("read", path, &error))?;
-        // Also one whose maker ended before it had written all of the header.
-        let is_new = length < HEADER as usize || header.iter().all(|byte| *byte == 0);
-        let is_ours = |at: usize| header[at] == 0 || IDENTITY.get(at) == Some(&header[at]);
-        let id = if is_new && (0..IDENTITY.len()).all(is_ours) {
-            let id = random();
-            let made = make(&file, folder, id);
-            made.map_err(|error| failed("make", path, &error))?;
-            id
+        let mut header = vec![0; HEADER as usize + 1];
+        let length = read_upto(&file, 0, &mut header);
+        let length = length.map_err(|error| failed("read", path, &error))?;
+        let id = if is_new(&header[..length]) {
+            random()
         } else if header[..12] == IDENTITY[..12] {
             fields(IDENTITY, &header, path)?[0]
         } else {
             return foreign("is no copy of a log");
         };
+        // Also one that was there: a sync of its maker may have failed, or the maker may have ended before it.
+        write_identity(&file, folder, id).map_err(|error| failed("write", path, &error))?;
         let promise = Promise::of(medium(folder)?);
         let address = format!("{SCHEME}{}", path.display());
         Ok(Self { address, path: path.to_owned(), id, promise, file, _lock: lock })
@@ -146,13 +148,20 @@ impl LocalCopy for FileCopy {
         self.promise
     }
 
+    fn bytes(&self) -> Result<u64, Error> {
+        let found = self.file.metadata();
+        let length = found.map_err(|error| failed("inspect", &self.path, &error))?.len();
+        Ok(length.saturating_sub(HEADER))
+    }
+
     fn reserve(&mut self, upto: u64) -> Result<(), Error> {
         let (zeros, end) = (vec![0; ZEROS], HEADER.saturating_add(upto));
+        let before = self.bytes()?.saturating_add(HEADER);
+        if before >= end {
+            return Ok(());
+        }
         let fill = || {
-            let mut at = self.file.metadata()?.len();
-            if at >= end {
-                return Ok(());
-            }
+            let mut at = before;
             while at < end {
                 let bytes = (end - at).min(ZEROS as u64);
                 self.file.write_all_at(&zeros[..bytes as usize], at)?;
@@ -160,13 +169,18 @@ impl LocalCopy for FileCopy {
             }
             self.file.sync_all()
         };
-        fill().map_err(|error| match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                let text = format!("{} of {end} B: {error}", self.path.display());
-                Error::with(ErrorCode::LogFull, text)
-            }
-            _ => failed("extend", &self.path, &error),
-        })
+        fill()
+            .inspect_err(|_| {
+                // A later call tries it again. If this fails too, the copy is longer and has bytes that are zero.
+                let _ = self.file.set_len(before);
+            })
+            .map_err(|error| match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                    let text = format!("{} of {end} B: {error}", self.path.display());
+                    Error::with(ErrorCode::LogFull, text)
+                }
+                _ => failed("extend", &self.path, &error),
+            })
     }
 
     fn read(&mut self, place: u64, out: &mut [u8]) -> Result<(), Error> {
@@ -186,12 +200,18 @@ impl LocalCopy for FileCopy {
     }
 }
 
-/// Writes the header of a new copy.
-fn make(file: &File, folder: &Path, id: u64) -> io::Result<()> {
-    let mut header = vec![0; HEADER as usize];
-    let fields = encoded(IDENTITY, [id, 0, 0]);
-    header[..fields.len()].copy_from_slice(&fields);
-    file.write_all_at(&header, 0)?;
+/// Whether a file is empty, or its maker has ended within its first page.
+fn is_new(bytes: &[u8]) -> bool {
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let torn = bytes.len() < FIELDS && bytes.iter().zip(IDENTITY).all(|(byte, own)| byte == own);
+    torn || bytes.len() <= HEADER as usize && is_zero(bytes)
+}
+
+/// Writes the first page of a copy, and makes it and the file's name durable.
+fn write_identity(file: &File, folder: &Path, id: u64) -> io::Result<()> {
+    let mut page = vec![0; HEADER as usize];
+    page[..FIELDS].copy_from_slice(&encoded(IDENTITY, [id, 0, 0]));
+    file.write_all_at(&page, 0)?;
     file.sync_all()?;
     File::open(folder)?.sync_all()
 }

@@ -14,6 +14,7 @@
 
 mod check;
 pub mod conformance;
+mod copy_header;
 mod device;
 mod file;
 mod folder;

@@ -15,6 +15,10 @@
 //! A sync that loses copies begins an epoch with the others before it returns, if every later opening must have one of
 //! those: openings need `least` of `named` copies, so more than `named - least` have to be left.
 
+use super::copy_header::{
+    COPY_HEAD_BYTES, ENTRY, HEADER, MAGIC, NAMES_MAX, ReplicaHeader, SLOTS_MAX, TABLE,
+    decode_entry, encode_entry, hash, is_free,
+};
 use super::device::{LogDevice, Medium, Promise, Segment};
 use super::local_copy::{FileCopy, LocalCopy, path_of};
 use crate::canary;
@@ -27,22 +31,13 @@ use crate::setters::setters;
 use crate::{Error, ErrorCode};
 use farside_base::Access;
 use farside_fabric::Fabric;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use xxhash_rust::xxh64::xxh64;
 
-const MAGIC: &[u8; 16] = b"farside rep 0001";
-const HEADER: usize = 1024;
-const ENTRY: usize = 32;
-/// Where the table begins.
-const TABLE: usize = 2 * HEADER;
-/// Bytes of a copy before its segments.
-pub(super) const COPY_HEAD_BYTES: u64 = 64 << 10;
-const SLOTS_MAX: usize = (COPY_HEAD_BYTES as usize - TABLE) / ENTRY;
-/// Most copies.
-const COPIES_MAX: usize = 64;
-/// Words of a header before those of the copies.
-const WORDS: usize = 6;
+/// Most copies: a header names those of two epochs.
+const COPIES_MAX: usize = 56;
+const _: () = assert!(2 * COPIES_MAX <= NAMES_MAX);
 /// Bytes that are copied at a time, and the smallest memory of writes.
 const PIECE: usize = 1 << 20;
 /// WRITEs after which one more waits for them.
@@ -56,15 +51,17 @@ pub struct ReplicaOptions {
     /// guarantees that no program opens the log from the missing copies alone: all openings say the same number, more than
     /// half. Then an open log also continues when copies are lost, as long as this number is left.
     pub copies_min: Option<usize>,
-    /// How long each copy is waited for; 10 s by default.
+    /// How long each copy is waited for; 10 s by default. A file has no limit.
     pub timeout: Duration,
+    /// The least bytes of an empty copy for segments.
+    pub(crate) room_bytes: u64,
 }
 
 setters!(ReplicaOptions { copies_min: Option<usize>, timeout: Duration });
 
 impl Default for ReplicaOptions {
     fn default() -> Self {
-        Self { copies_min: None, timeout: Duration::from_secs(10) }
+        Self { copies_min: None, timeout: Duration::from_secs(10), room_bytes: 0 }
     }
 }
 
@@ -94,8 +91,9 @@ impl Replica {
         Self { address, name, place, header: None, header_place: 0, lost: None }
     }
 
-    fn lent(address: &str, memory: RemoteMemory) -> Self {
-        Self::new(address.to_owned(), hash(address), CopyPlace::Lent(memory))
+    fn lent(address: &str, memory: RemoteMemory) -> Result<Self, Error> {
+        check(address, memory)?;
+        Ok(Self::new(address.to_owned(), hash(address), CopyPlace::Lent(memory)))
     }
 
     fn local(copy: Box<dyn LocalCopy>) -> Self {
@@ -104,6 +102,14 @@ impl Replica {
 
     const fn is_lent(&self) -> bool {
         matches!(self.place, CopyPlace::Lent(_))
+    }
+
+    /// Bytes for slots.
+    fn room_bytes(&self) -> u64 {
+        match &self.place {
+            CopyPlace::Lent(memory) => memory.bytes().saturating_sub(COPY_HEAD_BYTES),
+            CopyPlace::Local(_) => u64::MAX - COPY_HEAD_BYTES,
+        }
     }
 
     fn survives_power(&self) -> bool {
@@ -167,8 +173,10 @@ pub struct ReplicatedDevice {
     id: u64,
     /// Of the header that was written last.
     sequence: u64,
-    /// Hashes of the addresses of the copies that were named.
+    /// Names of the copies of this opening.
     named: Vec<u64>,
+    /// Hashes of the addresses of files: the names of those that were not reached.
+    files: BTreeSet<u64>,
     /// Bytes of a slot; zero before the first segment.
     slot_bytes: u64,
     /// The segment in each slot.
@@ -187,79 +195,6 @@ pub struct ReplicatedDevice {
     /// Until then copies may differ after what is durable, and a lost one fails the device.
     is_recovered: bool,
     status: CopyStatus,
-}
-
-/// The header of a copy.
-#[derive(Clone, PartialEq, Eq)]
-struct ReplicaHeader {
-    id: u64,
-    sequence: u64,
-    /// The copy has all of this epoch; zero of none.
-    epoch: u64,
-    /// An opening has begun this epoch.
-    begun: u64,
-    slot_bytes: u64,
-    /// Hashes of the addresses of the copies that the epoch has named.
-    named: Vec<u64>,
-}
-
-impl ReplicaHeader {
-    fn encode(&self) -> [u8; HEADER] {
-        let Self { id, sequence, epoch, begun, slot_bytes, named } = self;
-        let words = [*id, *sequence, *epoch, *begun, *slot_bytes, named.len() as u64];
-        let mut out = [0; HEADER];
-        out[..16].copy_from_slice(MAGIC);
-        for (at, word) in words.iter().chain(named).enumerate() {
-            out[16 + 8 * at..24 + 8 * at].copy_from_slice(&word.to_le_bytes());
-        }
-        let checksum = xxh64(&out[..HEADER - 8], 0);
-        out[HEADER - 8..].copy_from_slice(&checksum.to_le_bytes());
-        out
-    }
-
-    /// `None` of one that was never written, or whose writer ended within it.
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let is_whole = word(bytes, HEADER - 8) == xxh64(&bytes[..HEADER - 8], 0);
-        let [id, sequence, epoch, begun, slot_bytes, count] =
-            std::array::from_fn(|at: usize| word(bytes, 16 + 8 * at));
-        let is_ours = bytes[..16] == *MAGIC && is_whole && count <= COPIES_MAX as u64;
-        let named = (0..count.min(COPIES_MAX as u64) as usize)
-            .map(|at| word(bytes, 16 + 8 * (WORDS + at)))
-            .collect();
-        is_ours.then_some(Self { id, sequence, epoch, begun, slot_bytes, named })
-    }
-}
-
-/// Whether a header's place may be overwritten: it is empty, or has a header, perhaps a part of one.
-fn is_free(header: &[u8]) -> bool {
-    header[..16].iter().zip(MAGIC).all(|(byte, magic)| *byte == 0 || byte == magic)
-        && (header[..16] != [0; 16] || header.iter().all(|byte| *byte == 0))
-}
-
-fn encode_entry(segment: Option<Segment>) -> [u8; ENTRY] {
-    let mut out = [0; ENTRY];
-    if let Some(segment) = segment {
-        out[..8].copy_from_slice(&segment.begin.to_le_bytes());
-        out[8..16].copy_from_slice(&segment.bytes.to_le_bytes());
-        out[16] = 1;
-        let checksum = xxh64(&out[..24], 1);
-        out[24..].copy_from_slice(&checksum.to_le_bytes());
-    }
-    out
-}
-
-/// The segment of an entry that is whole: another one is of a `create` that did not return.
-fn decode_entry(entry: &[u8]) -> Option<Segment> {
-    let is_right = entry[16] == 1 && word(entry, 24) == xxh64(&entry[..24], 1);
-    is_right.then(|| Segment { begin: word(entry, 0), bytes: word(entry, 8) })
-}
-
-fn hash(address: &str) -> u64 {
-    xxh64(address.as_bytes(), 0)
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }
 
 /// The error of a device whose copy at an address has failed.
@@ -301,15 +236,15 @@ impl ReplicatedDevice {
         let mut replicas: Vec<Replica> = local.into_iter().map(Replica::local).collect();
         let (mut missing, mut unreached) = (Vec::new(), Vec::new());
         for address in addresses {
-            if let Some(path) = path_of(address) {
-                replicas.push(Replica::local(Box::new(FileCopy::open(path)?)));
-                continue;
-            }
-            match client.open(address, options.timeout) {
-                Ok(memory) => {
-                    check(address, memory)?;
-                    replicas.push(Replica::lent(address, memory));
-                }
+            let replica = match path_of(address) {
+                Some(path) => FileCopy::open(path).map(|copy| Replica::local(Box::new(copy))),
+                None => client
+                    .open(address, options.timeout)
+                    .and_then(|memory| Replica::lent(address, memory)),
+            };
+            match replica {
+                Ok(replica) => replicas.push(replica),
+                Err(error) if is_refusal(error.code) => return Err(error),
                 Err(error) if error.code == ErrorCode::ChannelFull => {
                     let text = format!("the copy at {address}: {}", error.detail);
                     return Err(Error::with(ErrorCode::StateInUse, text));
@@ -328,15 +263,14 @@ impl ReplicatedDevice {
         let staging = client.register(PIECE as u64)?;
         let (slots, writing, timeout) = (Vec::new(), Vec::new(), options.timeout);
         let (id, sequence, slot_bytes, staged) = (0, 0, 0, 0);
-        let lent = addresses.iter().filter(|address| path_of(address).is_none());
-        let local = replicas.iter().filter(|one| matches!(one.place, CopyPlace::Local(_)));
-        let named = lent.map(|address| hash(address)).chain(local.map(|one| one.name)).collect();
+        let named = name_all(addresses, &replicas)?;
         let mut device = Self {
             client,
             replicas,
             id,
             sequence,
             named,
+            files: file_hashes(addresses),
             slot_bytes,
             slots,
             staging,
@@ -349,7 +283,7 @@ impl ReplicatedDevice {
             is_recovered: false,
             status: CopyStatus::default(),
         };
-        device.begin(&missing, options.copies_min)?;
+        device.begin(&missing, options)?;
         let named = device.named.len();
         device.left_min =
             options.copies_min.map(|least| least.max((named + 1).saturating_sub(least)));
@@ -367,11 +301,6 @@ impl ReplicatedDevice {
         (self.slot_bytes > 0).then_some(self.slot_bytes)
     }
 
-    /// The bytes that each copy has for segments.
-    pub(crate) fn room_bytes(&self) -> u64 {
-        self.slot_space()
-    }
-
     fn note_status(&self, lost: Vec<Error>) {
         let mut counts = locked(&self.status.0);
         counts.lost.extend(lost);
@@ -385,25 +314,28 @@ impl ReplicatedDevice {
     }
 
     /// Finds the newest copies, makes the others equal to them, and begins an epoch.
-    fn begin(&mut self, missing: &[String], least: Option<usize>) -> Result<(), Error> {
+    fn begin(&mut self, missing: &[String], options: &ReplicaOptions) -> Result<(), Error> {
         self.read_headers()?;
         let headers = || self.replicas.iter().filter_map(|replica| replica.header.as_ref());
         let sequence = headers().map(|header| header.sequence).max().unwrap_or(0);
         let epoch = headers().map(|header| header.begun.max(header.epoch)).max().unwrap_or(0);
         let epoch = epoch.saturating_add(1);
-        let newest = headers().max_by_key(|header| header.epoch).filter(|header| header.epoch > 0);
-        let newest = newest.cloned();
+        let newest = headers().max_by_key(|header| (header.epoch, header.sequence));
+        let newest = newest.filter(|header| header.epoch > 0).cloned();
         self.sequence = sequence;
+        self.check_room(newest.as_ref(), options.room_bytes)?;
         self.write_headers_again()?;
         self.mark_empty()?;
-        match newest {
-            Some(newest) => self.adopt_newest(&newest, missing, (least, epoch))?,
+        match &newest {
+            Some(newest) => self.adopt_newest(newest, missing, (options.copies_min, epoch))?,
             // Nothing was ever committed: commits of the first epoch need all copies.
             None if missing.is_empty() => {
                 self.id = random();
                 let (id, named) = (self.id, self.named.clone());
                 let (sequence, slot_bytes) = (0, 0);
-                let new = ReplicaHeader { id, sequence, epoch: 0, begun: 0, slot_bytes, named };
+                let (begun, before) = (0, Vec::new());
+                let new =
+                    ReplicaHeader { id, sequence, epoch: 0, begun, slot_bytes, named, before };
                 for replica in &mut self.replicas {
                     replica.header = Some(new.clone());
                 }
@@ -416,7 +348,48 @@ impl ReplicatedDevice {
             }
         }
         self.write_table()?;
-        self.hold(epoch)
+        match newest {
+            Some(newest) => self.change_named(epoch, newest),
+            None => self.hold_named(epoch, Vec::new()),
+        }
+    }
+
+    /// Begins an epoch that names other copies than the one before: all headers name both first. Ends a change before, which
+    /// may have ended between them.
+    fn change_named(&mut self, epoch: u64, newest: ReplicaHeader) -> Result<(), Error> {
+        let ReplicaHeader { named: old, before, .. } = newest;
+        let is_same = old.iter().collect::<BTreeSet<_>>() == self.named.iter().collect();
+        if old.len() + self.named.len().max(before.len()) > NAMES_MAX {
+            let text = format!("{} copies after {}: name fewer first", self.named.len(), old.len());
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
+        if !before.is_empty() {
+            self.hold(epoch, old.clone(), before)?;
+            self.hold(epoch, old.clone(), Vec::new())?;
+        }
+        if !is_same {
+            self.hold_named(epoch, old)?;
+        }
+        self.hold_named(epoch, Vec::new())
+    }
+
+    /// Refuses empty copies that have less room for segments than a new log needs, or than the others have.
+    fn check_room(&self, newest: Option<&ReplicaHeader>, least: u64) -> Result<(), Error> {
+        let has_log = |replica: &&Replica| replica.is_lent() && replica.header.is_some();
+        let room = self.replicas.iter().filter(has_log).map(Replica::room_bytes).min();
+        let is_made = newest.is_some_and(|newest| newest.slot_bytes > 0);
+        let least = if is_made { room.unwrap_or(0) } else { least };
+        for replica in self.replicas.iter().filter(|replica| replica.header.is_none()) {
+            let bytes = replica.room_bytes();
+            if bytes < least {
+                let text = format!(
+                    "the copy at {} has {bytes} B for segments, and {least} B are needed",
+                    replica.address
+                );
+                return Err(Error::with(ErrorCode::BadConfiguration, text));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the newest headers of local copies once more, in their places: after a sync that has failed they may be read and
@@ -474,46 +447,111 @@ impl ReplicatedDevice {
         missing: &[String],
         (least, epoch): (Option<usize>, u64),
     ) -> Result<(), Error> {
-        let mut used = 0;
-        let mut empty = Vec::new();
         for replica in &mut self.replicas {
             match &replica.header {
-                Some(header) if header.id == newest.id => {
-                    // Others are not counted: nothing says what they have missed.
-                    used += usize::from(newest.named.contains(&replica.name));
-                }
+                Some(header) if header.id == newest.id => {}
                 Some(header) if header.epoch > 0 => {
                     let text = "the copies are of different logs".to_owned();
                     return Err(Error::with(ErrorCode::StateForeign, text));
                 }
-                _ => {
-                    replica.header = None;
-                    empty.push(replica.address.as_str());
-                }
+                _ => replica.header = None,
             }
         }
-        let least = least.unwrap_or(newest.named.len());
-        if used < least {
-            let text = format!(
-                "{used} of {least} that have the log and were named before; missing: {}; empty: {}",
-                missing.join(", "),
-                empty.join(", ")
-            );
-            return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
-        }
-        let headers = self.replicas.iter().filter_map(|replica| replica.header.as_ref());
+        self.check_used(newest, missing, least)?;
+        self.keep_names(newest);
+        let whole = self.whole(newest.epoch);
+        let slot_bytes = |at: &usize| self.replicas[*at].header.as_ref().map(|one| one.slot_bytes);
         (self.id, self.slot_bytes) =
-            (newest.id, headers.map(|one| one.slot_bytes).max().unwrap_or(0));
-        let is_newest = |at: &usize| {
-            self.replicas[*at].header.as_ref().is_some_and(|one| one.epoch == newest.epoch)
-        };
-        let (whole, stale): (Vec<_>, Vec<_>) = (0..self.replicas.len()).partition(is_newest);
+            (newest.id, whole.iter().filter_map(slot_bytes).max().unwrap_or(0));
         self.announce(epoch)?;
         self.merge_tables(&whole)?;
-        self.fill(whole[0], &stale)?;
+        self.prepare_local(newest.epoch)?;
+        self.check_used(newest, missing, least)?;
+        let whole = self.whole(newest.epoch);
+        // Memory that was lent since does not lose bytes as a disk may.
+        let lent = whole.iter().find(|at| self.replicas[**at].is_lent());
+        let Some(from) = lent.or(whole.first()).copied() else {
+            let text = "the copies that have it are shorter than they were".to_owned();
+            return Err(Error::with(ErrorCode::LogTruncated, text));
+        };
+        let stale: Vec<_> = (0..self.replicas.len()).filter(|at| !whole.contains(at)).collect();
+        self.fill(from, &stale)?;
         // Reads are of the first.
-        self.replicas.swap(0, whole[0]);
+        self.replicas.swap(0, from);
         Ok(())
+    }
+
+    /// Checks that enough copies are there of those that the newest header names.
+    fn check_used(
+        &self,
+        newest: &ReplicaHeader,
+        missing: &[String],
+        least: Option<usize>,
+    ) -> Result<(), Error> {
+        for named in [&newest.named, &newest.before] {
+            let least = least.map_or(named.len(), |least| least.max(1).min(named.len()));
+            // Others are not counted: nothing says what they have missed.
+            let is_used = |one: &&Replica| one.header.is_some() && named.contains(&one.name);
+            let used = self.replicas.iter().filter(is_used).count();
+            if used < least {
+                let empty = self.replicas.iter().filter(|replica| replica.header.is_none());
+                let empty: Vec<_> = empty.map(|replica| replica.address.as_str()).collect();
+                let text = format!(
+                    "{used} of {least} that have the log and were named before; missing: {}; empty: {}",
+                    missing.join(", "),
+                    empty.join(", ")
+                );
+                return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that was not reached is the one that was named before and is missing, if there is one.
+    fn keep_names(&mut self, newest: &ReplicaHeader) {
+        let reached: BTreeSet<u64> = self.replicas.iter().map(|replica| replica.name).collect();
+        let missing = |name: &&u64| !self.named.contains(name);
+        let mut old = newest.named.iter().filter(missing).copied().collect::<Vec<_>>().into_iter();
+        let is_file = |name: &&mut u64| self.files.contains(name) && !reached.contains(name);
+        for name in self.named.iter_mut().filter(is_file) {
+            *name = old.next().unwrap_or(*name);
+        }
+    }
+
+    /// The copies that have all of an epoch.
+    fn whole(&self, epoch: u64) -> Vec<usize> {
+        let is_whole = |at: &usize| {
+            self.replicas[*at].header.as_ref().is_some_and(|header| header.epoch == epoch)
+        };
+        (0..self.replicas.len()).filter(is_whole).collect()
+    }
+
+    /// Finds local copies that are shorter than what they had, which are not whole then; makes room in all of them, and leaves out
+    /// those that have none.
+    fn prepare_local(&mut self, epoch: u64) -> Result<(), Error> {
+        let end = self.slots_end().max(COPY_HEAD_BYTES);
+        for replica in &mut self.replicas {
+            let CopyPlace::Local(copy) = &mut replica.place else { continue };
+            let is_short = copy.bytes()? < end;
+            if let Some(header) = replica.header.as_mut().filter(|one| one.epoch == epoch)
+                && is_short
+            {
+                header.epoch = 0;
+            }
+            if is_short && let Err(error) = copy.reserve(end) {
+                replica.lost = Some(failed(&replica.address, &error));
+            }
+        }
+        let lost = self.replicas.extract_if(.., |replica| replica.lost.is_some());
+        let lost = lost.filter_map(|replica| replica.lost).collect();
+        self.note_status(lost);
+        Ok(())
+    }
+
+    /// The end of the last slot that is used.
+    fn slots_end(&self) -> u64 {
+        let used = (0..self.slots.len()).rev().find_map(|slot| Some((slot, self.slots[slot]?)));
+        used.map_or(0, |(slot, segment)| self.place(slot) + segment.bytes)
     }
 
     /// Writes to the copies that have the log that an epoch begins.
@@ -529,11 +567,11 @@ impl ReplicatedDevice {
     }
 
     /// Writes to all copies that they have all of an epoch.
-    fn hold(&mut self, epoch: u64) -> Result<(), Error> {
+    fn hold(&mut self, epoch: u64, named: Vec<u64>, before: Vec<u64>) -> Result<(), Error> {
         self.sequence += 1;
         let (id, sequence, slot_bytes) = (self.id, self.sequence, self.slot_bytes);
-        let (begun, named) = (epoch, self.named.clone());
-        let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named };
+        let begun = epoch;
+        let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named, before };
         let encoded = header.encode();
         for number in 0..self.replicas.len() {
             self.write_header(number, &encoded)?;
@@ -541,6 +579,10 @@ impl ReplicatedDevice {
         }
         self.epoch = self.epoch.max(epoch);
         self.wait()
+    }
+
+    fn hold_named(&mut self, epoch: u64, before: Vec<u64>) -> Result<(), Error> {
+        self.hold(epoch, self.named.clone(), before)
     }
 
     fn write_header(&mut self, number: usize, header: &[u8; HEADER]) -> Result<(), Error> {
@@ -616,11 +658,7 @@ impl ReplicatedDevice {
 
     /// Bytes of a copy for slots.
     fn slot_space(&self) -> u64 {
-        let bytes = |replica: &Replica| match &replica.place {
-            CopyPlace::Lent(memory) => memory.bytes(),
-            CopyPlace::Local(_) => u64::MAX,
-        };
-        self.replicas.iter().map(bytes).min().unwrap_or(0).saturating_sub(COPY_HEAD_BYTES)
+        self.replicas.iter().map(Replica::room_bytes).min().unwrap_or(0)
     }
 
     fn place(&self, slot: usize) -> u64 {
@@ -723,6 +761,23 @@ impl ReplicatedDevice {
         self.leave_out_lost()
     }
 
+    /// Makes room in local copies, and continues without one that has none if there are enough.
+    fn reserve(&mut self, end: u64) -> Result<(), Error> {
+        for number in 0..self.replicas.len() {
+            let others = self.replicas.iter().enumerate().filter(|(at, _)| *at != number);
+            let left = others.filter(|(_, replica)| replica.lost.is_none()).count();
+            let goes_on = self.is_recovered && self.left_min.is_some_and(|least| left >= least);
+            let CopyPlace::Local(copy) = &mut self.replicas[number].place else { continue };
+            match copy.reserve(end) {
+                Ok(()) => {}
+                // The log can be trimmed.
+                Err(error) if error.code == ErrorCode::LogFull && !goes_on => return Err(error),
+                Err(error) => self.lose(number, &error),
+            }
+        }
+        self.wait()
+    }
+
     /// Writes staged bytes to local copies, and syncs those.
     fn write_here(&mut self) {
         let mut bytes = Vec::new();
@@ -768,8 +823,38 @@ impl ReplicatedDevice {
         let epoch = self.epoch.saturating_add(1);
         self.announce(epoch)?;
         // If it has lost more, those that are left have a later epoch.
-        if self.epoch < epoch { self.hold(epoch) } else { Ok(()) }
+        if self.epoch < epoch { self.hold_named(epoch, Vec::new()) } else { Ok(()) }
     }
+}
+
+/// Whether a copy that cannot be used ends an opening, instead of counting as one that was not reached.
+const fn is_refusal(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::StateInUse
+            | ErrorCode::StateForeign
+            | ErrorCode::LogDamaged
+            | ErrorCode::BadConfiguration
+    )
+}
+
+fn file_hashes(addresses: &[&str]) -> BTreeSet<u64> {
+    let files = addresses.iter().filter(|address| path_of(address).is_some());
+    files.map(|address| hash(address)).collect()
+}
+
+/// The names of the copies at these addresses and of local ones: a file that was not reached counts as a new one later.
+fn name_all(addresses: &[&str], replicas: &[Replica]) -> Result<Vec<u64>, Error> {
+    let is_reached = |address: &&&str| replicas.iter().any(|one| one.address == **address);
+    let unreached = addresses.iter().filter(|address| !is_reached(address));
+    let mut named: Vec<u64> = replicas.iter().map(|one| one.name).collect();
+    let distinct: BTreeSet<_> = named.iter().collect();
+    if distinct.len() < named.len() {
+        let text = "two of the files are one copy: empty the one that was copied from the other";
+        return Err(Error::with(ErrorCode::BadConfiguration, text));
+    }
+    named.extend(unreached.map(|address| hash(address)));
+    Ok(named)
 }
 
 /// Checks the addresses of `count` copies.
@@ -805,7 +890,13 @@ fn check(address: &str, memory: RemoteMemory) -> Result<(), Error> {
 impl LogDevice for ReplicatedDevice {
     fn promise(&self) -> Promise {
         let survives_power = self.replicas.iter().any(Replica::survives_power);
-        Promise { survives_power, ..Promise::of(Medium::Replicas) }
+        let medium = self.replicas.iter().find_map(|replica| match &replica.place {
+            CopyPlace::Local(copy) => Some(copy.promise().medium),
+            CopyPlace::Lent(_) => None,
+        });
+        let is_lent = self.replicas.iter().any(Replica::is_lent);
+        let medium = medium.filter(|_| !is_lent).unwrap_or(Medium::Replicas);
+        Promise { survives_power, ..Promise::of(medium) }
     }
 
     fn log_id(&self) -> u64 {
@@ -832,18 +923,13 @@ impl LogDevice for ReplicatedDevice {
             self.slots = vec![None; (count as usize).min(SLOTS_MAX)];
             self.slot_bytes = segment.bytes;
             let epoch = self.replicas[0].header.as_ref().map_or(0, |header| header.epoch);
-            self.hold(epoch)?;
+            self.hold_named(epoch, Vec::new())?;
         }
         let Some(slot) = self.slots.iter().position(Option::is_none) else {
             let text = format!("all {} slots of the copies are used", self.slots.len());
             return Err(Error::with(ErrorCode::LogFull, text));
         };
-        let end = self.place(slot) + segment.bytes;
-        for replica in &mut self.replicas {
-            if let CopyPlace::Local(copy) = &mut replica.place {
-                copy.reserve(end)?;
-            }
-        }
+        self.reserve(self.place(slot) + segment.bytes)?;
         self.write_all((TABLE + slot * ENTRY) as u64, &encode_entry(Some(segment)))?;
         self.wait()?;
         self.slots[slot] = Some(segment);

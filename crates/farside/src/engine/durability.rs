@@ -3,7 +3,7 @@
 //! ([`away`](super::away)).
 
 use super::requester::Requester;
-use super::state::{Awaiting, StateDriver};
+use super::state::{AllocatedBlock, Awaiting, StateDriver};
 use super::unlogged::{Persist, WriteBack};
 use super::{Engine, FollowUp};
 use crate::canary;
@@ -103,12 +103,10 @@ impl Engine {
             match awaiting {
                 Awaiting::Identity => {}
                 Awaiting::Line(line) => self.line_logged(line),
-                Awaiting::Allocated(Requester::Dead, address, _) => {
-                    self.free_here(address, Requester::Dead);
+                Awaiting::Allocated(Requester::Dead, block) => {
+                    self.free_here(block.address, Requester::Dead);
                 }
-                Awaiting::Allocated(requester, address, lines) => {
-                    self.answer_allocate(requester, Ok((address, lines)));
-                }
+                Awaiting::Allocated(requester, block) => self.answer_allocated(requester, block),
                 Awaiting::Freed(requester, outcome) => self.answer_free(requester, outcome),
             }
         }
@@ -176,15 +174,25 @@ impl Engine {
     pub(super) fn answer_durably(
         &mut self,
         requester: Requester,
-        (address, lines): (GlobalAddress, u64),
+        block: AllocatedBlock,
         position: u64,
     ) {
         match &mut self.state {
             Some(state) if position > state.memory.durable() => {
-                state.await_record(position, Awaiting::Allocated(requester, address, lines));
+                state.await_record(position, Awaiting::Allocated(requester, block));
             }
-            _ => self.answer_allocate(requester, Ok((address, lines))),
+            _ => self.answer_allocated(requester, block),
         }
+    }
+
+    /// Answers with a block whose record is durable, if copies were not lost meanwhile that it needs.
+    fn answer_allocated(&mut self, requester: Requester, block: AllocatedBlock) {
+        let AllocatedBlock { address, lines, needs } = block;
+        if self.meets(needs) {
+            return self.answer_allocate(requester, Ok((address, lines)));
+        }
+        self.free_here(address, Requester::Dead);
+        self.answer_allocate(requester, Err(ErrorCode::NoState));
     }
 
     /// Logs the directory of named roots; returns the position of the record.

@@ -15,6 +15,7 @@ use crate::durable::{CopyStatus, MemoryState, StateIdentity};
 use crate::state_report::StateReport;
 use crate::{ErrorCode, GlobalAddress};
 use farside_base::LineAddress;
+use farside_protocol::allocate::StateNeeds;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -25,8 +26,16 @@ pub(super) enum Awaiting {
     Identity,
     /// The line can be granted.
     Line(LineAddress),
-    Allocated(Requester, GlobalAddress, u64),
+    Allocated(Requester, AllocatedBlock),
     Freed(Requester, Result<(), ErrorCode>),
+}
+
+/// An allocation whose record was appended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllocatedBlock {
+    pub(super) address: GlobalAddress,
+    pub(super) lines: u64,
+    pub(super) needs: StateNeeds,
 }
 
 /// Drives the log of this node's memory.

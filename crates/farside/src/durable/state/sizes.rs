@@ -6,7 +6,7 @@
 //! it writes by itself what waits. So a pass that begins at a length of `L` ends before `L + headroom`, and leaves less
 //! than `headroom` and a segment. Passes begin at or below that length, or right after the pass before.
 
-use super::super::replicas::COPY_HEAD_BYTES;
+use super::super::copy_header::COPY_HEAD_BYTES;
 use super::types::StateOptions;
 use crate::{Error, ErrorCode};
 

@@ -4,6 +4,7 @@ mod slices;
 
 use super::Engine;
 use super::requester::Requester;
+use super::state::AllocatedBlock;
 use crate::config::Durability;
 use crate::hit::WORD;
 use crate::operation::OperationKind;
@@ -179,14 +180,16 @@ impl Engine {
         match known.map_or_else(|| self.create_directory(), Ok) {
             Ok(directory) => {
                 let position = self.homes.directory_position;
-                self.answer_durably(requester, directory, position);
+                let ((address, lines), needs) = (directory, StateNeeds::default());
+                self.answer_durably(requester, AllocatedBlock { address, lines, needs }, position);
             }
             Err(code) => self.answer_allocate(requester, Err(code)),
         }
     }
 
     fn create_directory(&mut self) -> Result<(GlobalAddress, u64), ErrorCode> {
-        let mut allocation = self.reserve(DIRECTORY_BYTES, DIRECTORY_LINE_SIZE, Requester::Dead)?;
+        let form = (DIRECTORY_LINE_SIZE, StateNeeds::default());
+        let mut allocation = self.reserve(DIRECTORY_BYTES, form, Requester::Dead)?;
         self.announce_free(None);
         let mut budget = Budget::SLICE;
         // Within one slice whatever else arrives in this poll, so that later requests find it complete.
@@ -213,7 +216,7 @@ impl Engine {
         self.homes.is_runnable()
     }
 
-    /// Chooses a home for an allocation, other than those that are `full`.
+    /// Chooses a home for an allocation, other than those that are `full`, and those whose state is not what it needs.
     ///
     /// # Errors
     /// `OutOfMemory`; `NoState` without a member with state where one is needed.
@@ -221,15 +224,18 @@ impl Engine {
         &self,
         (hint, durability): (Hint, Durability),
         bytes: u64,
-        full: &NodeSet,
+        (full, not_kept): (&NodeSet, &NodeSet),
     ) -> Result<NodeId, ErrorCode> {
         let members = || self.links.peers().iter().chain([self.me()]);
         let unfit = |node: &NodeId| {
             self.has_state(*node) != (durability != Durability::Volatile)
                 || self.away.is_leaving(*node)
         };
+        let me = self.me();
+        let may_be = |node| !(not_kept.contains(node) || hint == Hint::Remote && node == me);
         let mut fitting = *full;
-        members().filter(unfit).for_each(|node| _ = fitting.insert(node));
+        let refused = members().filter(|node| not_kept.contains(*node) || unfit(node));
+        refused.for_each(|node| _ = fitting.insert(node));
         if fitting == *full {
             return self.choose_any_home(hint, bytes, full);
         }
@@ -240,9 +246,14 @@ impl Engine {
             (Err(ErrorCode::OutOfMemory), _) if hint == Hint::Local => {
                 Err(if self.keeps_state() { ErrorCode::OutOfMemory } else { ErrorCode::NoState })
             }
-            (Err(ErrorCode::OutOfMemory), _) if !members().any(|node| self.has_state(node)) => {
+            (Err(ErrorCode::OutOfMemory), _)
+                if !members().any(|node| {
+                    self.has_state(node) && may_be(node) && !self.away.is_leaving(node)
+                }) =>
+            {
                 // The allocation waits for its return.
-                let away = self.membership.machine().kept().find(|node| !full.contains(*node));
+                let is_left = |node: &NodeId| !full.contains(*node) && may_be(*node);
+                let away = self.membership.machine().kept().find(is_left);
                 away.ok_or(ErrorCode::NoState)
             }
             (chosen, _) => chosen,
@@ -298,8 +309,9 @@ impl Engine {
     }
 
     /// Whether this node keeps its memory as an allocation needs it.
-    fn meets(&self, needs: StateNeeds) -> bool {
-        self.state_report().map_or(!needs.state, |state| state.meets(needs))
+    pub(super) fn meets(&self, needs: StateNeeds) -> bool {
+        let report = if needs.state { self.state_report() } else { return true };
+        report.is_some_and(|state| state.meets(needs))
     }
 
     /// Reserves a block at this home and prepares its lines, at once if there are few.
@@ -312,7 +324,7 @@ impl Engine {
         if !self.meets(needs) {
             return self.answer_allocate(requester, Err(ErrorCode::NoState));
         }
-        let mut allocation = match self.reserve(bytes, line_size, requester) {
+        let mut allocation = match self.reserve(bytes, (line_size, needs), requester) {
             Ok(allocation) => allocation,
             Err(code) => return self.answer_allocate(requester, Err(code)),
         };
@@ -330,7 +342,7 @@ impl Engine {
     fn reserve(
         &mut self,
         bytes: u64,
-        line_size: LineSize,
+        (line_size, needs): (LineSize, StateNeeds),
         requester: Requester,
     ) -> Result<Allocation, ErrorCode> {
         if bytes > self.homes.allocation_bytes_max {
@@ -354,6 +366,7 @@ impl Engine {
             position,
             done: 0,
             requester,
+            needs,
         })
     }
 
@@ -401,6 +414,7 @@ impl Engine {
                 position: 0,
                 done: 0,
                 requester: Requester::Dead,
+                needs: StateNeeds::default(),
             };
             (0..kept.lines).for_each(|number| whole.set_tag(&self.lines, number));
             if state.memory().directory().is_some_and(|(directory, _)| directory == offset) {

@@ -15,9 +15,11 @@ use super::{FreedBlock, Homes};
 use crate::ErrorCode;
 use crate::engine::Engine;
 use crate::engine::requester::Requester;
+use crate::engine::state::AllocatedBlock;
 use crate::hit::Lines;
 use crate::operation::{home_number, home_operation};
 use farside_base::{GlobalAddress, LineAddress, LineSize, NodeId, OperationId};
+use farside_protocol::allocate::StateNeeds;
 use farside_protocol::coherence::{CoherenceEvent, Extent, Here, Level};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -57,6 +59,7 @@ pub(super) struct Allocation {
     /// Lines that are ready, from the front; the tag of the first is set when all are.
     pub(super) done: u64,
     pub(super) requester: Requester,
+    pub(super) needs: StateNeeds,
 }
 
 impl Allocation {
@@ -302,7 +305,8 @@ impl Engine {
         match allocation.requester {
             Requester::Dead => self.free_here(address, Requester::Dead),
             requester => {
-                self.answer_durably(requester, (address, allocation.lines), allocation.position);
+                let Allocation { lines, needs, position, .. } = *allocation;
+                self.answer_durably(requester, AllocatedBlock { address, lines, needs }, position);
             }
         }
     }
