@@ -21,7 +21,7 @@ mod wordcount;
 use arguments::{Arguments, Bench, Command, Key, Log, Rmc};
 use clap::Parser;
 use farside_bench::onesided::{
-    access, atomics, consolidate, hashtable, join, log as bench_log, numa, shuffle, vector,
+    access, atomics, consolidate, hashtable, join, list, log as bench_log, numa, shuffle, vector,
 };
 use farside_bench::{demo, durable, graph, ycsb};
 use farside_command::failure::Failure;
@@ -93,7 +93,10 @@ fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
         Bench::Hashtable(arguments) => hashtable::run(&arguments.into(), output),
         Bench::Durable(arguments) => durable::run(&arguments.into(), output),
         Bench::Log(arguments) => bench_log::run(&arguments.lent.into(), output),
-        Bench::Vector(arguments) => vector::run(&arguments.lent.into(), output),
+        Bench::Vector(arguments) => match arguments.list {
+            Some(ranges) => list::run(&arguments.lent.into(), ranges, output),
+            None => vector::run(&arguments.lent.into(), output),
+        },
         Bench::Consolidate(arguments) => consolidate::run(&arguments.lent.into(), output),
         Bench::Access(arguments) => access::run(&arguments.into(), output),
         Bench::Shuffle(arguments) => shuffle::run(&arguments.into(), output),

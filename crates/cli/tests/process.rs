@@ -254,6 +254,13 @@ fn process_bench_vector_counts_the_requests_of_each_way() {
         };
         assert_eq!(figure["work_requests"], requests, "{figure}");
     }
+    let list = ["bench", "vector", "--list", "1000", "--windows", "1"];
+    let report = output(&[], &[&list[..], &["--json"]].concat());
+    let figures = json(&text(&report.stdout));
+    let forms: Vec<_> = figures.as_array().unwrap().iter().map(|one| one["form"].clone()).collect();
+    assert_eq!(forms, ["strided", "blocks", "explicit", "strided", "blocks", "explicit"]);
+    let drawn = output(&[], &[&list[..], &["--plot", "list.svg"]].concat());
+    assert_eq!(drawn.status.code(), Some(2), "{}", text(&drawn.stderr));
 }
 
 #[test]

@@ -5,6 +5,7 @@ pub mod atomics;
 pub mod consolidate;
 pub mod hashtable;
 pub mod join;
+pub mod list;
 pub mod log;
 pub mod numa;
 pub mod shuffle;

@@ -15,6 +15,7 @@ Examples:
   farside bench vector                                on memory of this process, over shm
   farside lend --bytes 1M --listen 10.0.0.1:7471      on one host, and on another:
   farside bench vector 10.0.0.1:7471/pool --json | jq '.[] | select(.pieces == 16)'
+  farside bench vector --list 112000                  one list of 112,000 ranges: its launch
 
 A transfer moves pieces that are 16 KiB apart in a buffer to or from adjacent remote memory, and is waited for. The ways
 are a work request for each piece (doorbell), lists of pieces (gather) and copies through staging memory (stage): paper
@@ -22,6 +23,9 @@ are a work request for each piece (doorbell), lists of pieces (gather) and copie
 pub(crate) struct BenchVectorArguments {
     #[command(flatten)]
     pub(crate) lent: LentArguments,
+    /// Measure one list of this number of ranges of 128 B instead: by strides, by a table of blocks, and by explicit ranges
+    #[arg(long, value_name = "RANGES", conflicts_with = "plot", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    pub(crate) list: Option<u32>,
 }
 
 #[derive(Args, Debug)]

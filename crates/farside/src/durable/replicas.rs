@@ -152,7 +152,7 @@ impl CopyStatus {
 /// *Guarantees*: what a sync has reported is in all copies of the epoch, so it survives this process and all of them but
 /// one; and a loss of power if one of them is in a file that does ([`CopyStatus::survives_power`]). After a loss of power
 /// that has emptied the others, such a file is one of those that [`copies_min`](ReplicaOptions::copies_min) counts. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
-/// [`copies_min`](ReplicaOptions::copies_min) allows it ([`lost`](Self::lost)), else it fails the device: open the log again
+/// [`copies_min`](ReplicaOptions::copies_min) allows it ([`CopyStatus::lost`]), else it fails the device: open the log again
 /// with the others, and with a new one in its place, which gets all bytes. *Cost*: a WRITE to each copy, all posted together;
 /// a sync is one round trip, and two more when it loses copies, after the timeout if they do not answer. A file is written and
 /// synced (`fdatasync`) meanwhile. On fabrics whose completions do not mean that bytes were
