@@ -111,7 +111,7 @@ fn process_standby_takes_over_from_a_killed_node() {
     let lent = lend();
     let copies = format!("{file},{},{}", lent[0].address(), lent[1].address());
     let state = [&join[..], &["--state-copies", &copies]].concat();
-    let refused = failure(1, &[&["node"], &state[..]].concat());
+    let refused = failure(1, &[&["node", "--memory-bytes", "16M"], &state[..]].concat());
     assert!(refused.contains("empty:"), "{refused}");
     let least = [&state[..], &["--state-copies-min", "1"]].concat();
     let mut home = Running::node(&[], &least);

@@ -31,12 +31,18 @@ pub(super) struct ReplicaHeader {
     /// Those that the epoch before has named, while not all copies are known to have this header: an opening needs enough
     /// of both. Empty if they are the same.
     pub(super) before: Vec<u64>,
+    /// The copy has lost bytes: it knows of the epoch, and nothing is taken from it.
+    pub(super) is_short: bool,
 }
+
+/// The bit of a short copy in the word of the counts.
+const SHORT: u64 = 1 << 63;
 
 impl ReplicaHeader {
     pub(super) fn encode(&self) -> [u8; HEADER] {
-        let Self { id, sequence, epoch, begun, slot_bytes, named, before } = self;
-        let counts = named.len() as u64 | (before.len() as u64) << 32;
+        let Self { id, sequence, epoch, begun, slot_bytes, named, before, is_short } = self;
+        let short = if *is_short { SHORT } else { 0 };
+        let counts = named.len() as u64 | (before.len() as u64) << 32 | short;
         let words = [*id, *sequence, *epoch, *begun, *slot_bytes, counts];
         let mut out = [0; HEADER];
         out[..16].copy_from_slice(MAGIC);
@@ -53,14 +59,15 @@ impl ReplicaHeader {
         let is_whole = word(bytes, HEADER - 8) == xxh64(&bytes[..HEADER - 8], 0);
         let [id, sequence, epoch, begun, slot_bytes, counts] =
             std::array::from_fn(|at: usize| word(bytes, 16 + 8 * at));
-        let [count, count_before] = [counts as u32 as usize, (counts >> 32) as usize];
+        let [count, count_before] = [counts as u32 as usize, ((counts & !SHORT) >> 32) as usize];
         if bytes[..16] != *MAGIC || !is_whole || count + count_before > NAMES_MAX {
             return None;
         }
         let name = |at| word(bytes, 16 + 8 * (WORDS + at));
         let named = (0..count).map(name).collect();
         let before = (count..count + count_before).map(name).collect();
-        Some(Self { id, sequence, epoch, begun, slot_bytes, named, before })
+        let is_short = counts & SHORT != 0;
+        Some(Self { id, sequence, epoch, begun, slot_bytes, named, before, is_short })
     }
 }
 

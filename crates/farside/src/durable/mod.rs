@@ -15,6 +15,7 @@
 mod check;
 pub mod conformance;
 mod copy_header;
+mod copy_status;
 mod device;
 mod file;
 mod folder;
@@ -29,6 +30,7 @@ mod state;
 mod tag;
 
 pub use check::{LogReport, check};
+pub use copy_status::CopyStatus;
 pub use device::{LogDevice, Medium, Promise, Segment};
 pub use file::FileDevice;
 pub use folder::{FolderMapping, FolderReport, PersistenceDomain, inspect_folder, promise_of};
@@ -39,6 +41,6 @@ pub use persistent::PersistentDevice;
 pub use persistent::PersistentMemory;
 pub use reader::{DurableReader, DurableRecord};
 pub use recovery::Recovered;
-pub use replicas::{CopyStatus, ReplicaOptions, ReplicatedDevice};
+pub use replicas::{ReplicaOptions, ReplicatedDevice};
 pub use state::{Allocation, MemoryState, Restored, StateIdentity, StateOptions, StateStats};
 pub use tag::{RECORD_KIND_MAX, RecordTag};

@@ -19,10 +19,10 @@ use super::copy_header::{
     COPY_HEAD_BYTES, ENTRY, HEADER, MAGIC, NAMES_MAX, ReplicaHeader, SLOTS_MAX, TABLE,
     decode_entry, encode_entry, hash, is_free,
 };
+use super::copy_status::CopyStatus;
 use super::device::{LogDevice, Medium, Promise, Segment};
 use super::local_copy::{FileCopy, LocalCopy, path_of};
 use crate::canary;
-use crate::mutex::locked;
 use crate::onesided::{
     Buffer, Deadline, MemoryClient, MemoryClientOptions, RemoteMemory, RequestId,
 };
@@ -32,7 +32,7 @@ use crate::{Error, ErrorCode};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most copies: a header names those of two epochs.
@@ -117,41 +117,13 @@ impl Replica {
     }
 }
 
-/// What a log's copies are at the moment. A handle that other threads may read.
-#[derive(Clone, Default, Debug)]
-pub struct CopyStatus(Arc<Mutex<CopyCounts>>);
-
-#[derive(Default, Debug)]
-struct CopyCounts {
-    lost: Vec<Error>,
-    lent: usize,
-    survives_power: bool,
-}
-
-impl CopyStatus {
-    /// Returns the copies that the log continues without: an error with the address and the reason for each that its opening
-    /// has not reached, and for each lost since.
-    pub fn lost(&self) -> Vec<Error> {
-        locked(&self.0).lost.clone()
-    }
-
-    /// Returns the number of copies in memory of other processes.
-    pub fn in_memory(&self) -> usize {
-        locked(&self.0).lent
-    }
-
-    /// Whether one of the copies is in a file that survives a loss of power.
-    pub fn survives_power(&self) -> bool {
-        locked(&self.0).survives_power
-    }
-}
-
 /// Keeps a log in memory that servers lend ([`MemoryServer`](crate::onesided::MemoryServer), `farside lend --exclusive`), and
 /// in files of this machine (`file:PATH`).
 ///
 /// *Guarantees*: what a sync has reported is in all copies of the epoch, so it survives this process and all of them but
 /// one; and a loss of power if one of them is in a file that does ([`CopyStatus::survives_power`]). After a loss of power
-/// that has emptied the others, such a file is one of those that [`copies_min`](ReplicaOptions::copies_min) counts. A copy that is lost, or does not answer within the timeout, is left out for the rest of this opening if
+/// that has emptied the others, such a file is one of those that [`copies_min`](ReplicaOptions::copies_min) counts. A copy
+/// that is lost, or does not answer within the timeout, is left out for the rest of this opening if
 /// [`copies_min`](ReplicaOptions::copies_min) allows it ([`CopyStatus::lost`]), else it fails the device: open the log again
 /// with the others, and with a new one in its place, which gets all bytes. *Cost*: a WRITE to each copy, all posted together;
 /// a sync is one round trip, and two more when it loses copies, after the timeout if they do not answer. A file is written and
@@ -302,10 +274,8 @@ impl ReplicatedDevice {
     }
 
     fn note_status(&self, lost: Vec<Error>) {
-        let mut counts = locked(&self.status.0);
-        counts.lost.extend(lost);
-        counts.lent = self.replicas.iter().filter(|one| one.is_lent()).count();
-        counts.survives_power = self.replicas.iter().any(Replica::survives_power);
+        let in_memory = self.replicas.iter().filter(|one| one.is_lent()).count();
+        self.status.note(lost, in_memory, self.replicas.iter().any(Replica::survives_power));
     }
 
     /// Returns the number of copies that have what is durable: those that the opening has reached, without lost ones.
@@ -333,9 +303,16 @@ impl ReplicatedDevice {
                 self.id = random();
                 let (id, named) = (self.id, self.named.clone());
                 let (sequence, slot_bytes) = (0, 0);
-                let (begun, before) = (0, Vec::new());
-                let new =
-                    ReplicaHeader { id, sequence, epoch: 0, begun, slot_bytes, named, before };
+                let new = ReplicaHeader {
+                    id,
+                    sequence,
+                    epoch: 0,
+                    begun: 0,
+                    slot_bytes,
+                    named,
+                    before: Vec::new(),
+                    is_short: false,
+                };
                 for replica in &mut self.replicas {
                     replica.header = Some(new.clone());
                 }
@@ -378,7 +355,7 @@ impl ReplicatedDevice {
         let has_log = |replica: &&Replica| replica.is_lent() && replica.header.is_some();
         let room = self.replicas.iter().filter(has_log).map(Replica::room_bytes).min();
         let is_made = newest.is_some_and(|newest| newest.slot_bytes > 0);
-        let least = if is_made { room.unwrap_or(0) } else { least };
+        let least = room.filter(|_| is_made).unwrap_or(least);
         for replica in self.replicas.iter().filter(|replica| replica.header.is_none()) {
             let bytes = replica.room_bytes();
             if bytes < least {
@@ -463,17 +440,25 @@ impl ReplicatedDevice {
         let slot_bytes = |at: &usize| self.replicas[*at].header.as_ref().map(|one| one.slot_bytes);
         (self.id, self.slot_bytes) =
             (newest.id, whole.iter().filter_map(slot_bytes).max().unwrap_or(0));
-        self.announce(epoch)?;
         self.merge_tables(&whole)?;
-        self.prepare_local(newest.epoch)?;
-        self.check_used(newest, missing, least)?;
+        self.mark_short()?;
+        if self.whole(newest.epoch).is_empty() {
+            let text = "the copies that have it are shorter than they were".to_owned();
+            return Err(Error::with(ErrorCode::LogTruncated, text));
+        }
+        self.announce(epoch)?;
+        let missing = [missing, &self.leave_out_full()].concat();
+        self.check_used(newest, &missing, least)?;
+        let least = least.map_or(self.named.len(), |least| least.max(1));
+        if self.replicas.len() < least {
+            let (left, missing) = (self.replicas.len(), missing.join(", "));
+            let text = format!("{left} of {least}; missing: {missing}");
+            return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
+        }
         let whole = self.whole(newest.epoch);
         // Memory that was lent since does not lose bytes as a disk may.
         let lent = whole.iter().find(|at| self.replicas[**at].is_lent());
-        let Some(from) = lent.or(whole.first()).copied() else {
-            let text = "the copies that have it are shorter than they were".to_owned();
-            return Err(Error::with(ErrorCode::LogTruncated, text));
-        };
+        let from = lent.or(whole.first()).copied().unwrap_or(0);
         let stale: Vec<_> = (0..self.replicas.len()).filter(|at| !whole.contains(at)).collect();
         self.fill(from, &stale)?;
         // Reads are of the first.
@@ -521,31 +506,38 @@ impl ReplicatedDevice {
     /// The copies that have all of an epoch.
     fn whole(&self, epoch: u64) -> Vec<usize> {
         let is_whole = |at: &usize| {
-            self.replicas[*at].header.as_ref().is_some_and(|header| header.epoch == epoch)
+            let header = self.replicas[*at].header.as_ref();
+            header.is_some_and(|header| header.epoch == epoch && !header.is_short)
         };
         (0..self.replicas.len()).filter(is_whole).collect()
     }
 
-    /// Finds local copies that are shorter than what they had, which are not whole then; makes room in all of them, and leaves out
-    /// those that have none.
-    fn prepare_local(&mut self, epoch: u64) -> Result<(), Error> {
+    /// Marks local copies that are shorter than what they had, before they are made longer.
+    fn mark_short(&mut self) -> Result<(), Error> {
         let end = self.slots_end().max(COPY_HEAD_BYTES);
-        for replica in &mut self.replicas {
-            let CopyPlace::Local(copy) = &mut replica.place else { continue };
-            let is_short = copy.bytes()? < end;
-            if let Some(header) = replica.header.as_mut().filter(|one| one.epoch == epoch)
-                && is_short
-            {
-                header.epoch = 0;
+        for Replica { place, header, .. } in &mut self.replicas {
+            if let (CopyPlace::Local(copy), Some(header)) = (place, header) {
+                header.is_short |= copy.bytes()? < end;
             }
-            if is_short && let Err(error) = copy.reserve(end) {
-                replica.lost = Some(failed(&replica.address, &error));
+        }
+        Ok(())
+    }
+
+    /// Makes room in local copies for what the log has, and leaves out those that have none. Returns why.
+    fn leave_out_full(&mut self) -> Vec<String> {
+        let end = self.slots_end().max(COPY_HEAD_BYTES);
+        for Replica { address, place, lost, .. } in &mut self.replicas {
+            if let CopyPlace::Local(copy) = place
+                && let Err(error) = copy.reserve(end)
+            {
+                *lost = Some(failed(address, &error));
             }
         }
         let lost = self.replicas.extract_if(.., |replica| replica.lost.is_some());
-        let lost = lost.filter_map(|replica| replica.lost).collect();
+        let lost: Vec<_> = lost.filter_map(|replica| replica.lost).collect();
+        let why = lost.iter().map(|error| error.detail.clone()).collect();
         self.note_status(lost);
-        Ok(())
+        why
     }
 
     /// The end of the last slot that is used.
@@ -570,12 +562,19 @@ impl ReplicatedDevice {
     fn hold(&mut self, epoch: u64, named: Vec<u64>, before: Vec<u64>) -> Result<(), Error> {
         self.sequence += 1;
         let (id, sequence, slot_bytes) = (self.id, self.sequence, self.slot_bytes);
-        let begun = epoch;
-        let header = ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named, before };
+        let (begun, is_short) = (epoch, false);
+        let header =
+            ReplicaHeader { id, sequence, epoch, begun, slot_bytes, named, before, is_short };
         let encoded = header.encode();
-        for number in 0..self.replicas.len() {
-            self.write_header(number, &encoded)?;
-            self.replicas[number].header = Some(header.clone());
+        // Copies without the log first: the others name them from then on.
+        let has_log = |at: &usize| self.replicas[*at].header.is_some();
+        let (old, new): (Vec<_>, Vec<_>) = (0..self.replicas.len()).partition(has_log);
+        for number in new.iter().chain(&old) {
+            if old.first() == Some(number) && !new.is_empty() {
+                self.wait()?;
+            }
+            self.write_header(*number, &encoded)?;
+            self.replicas[*number].header = Some(header.clone());
         }
         self.epoch = self.epoch.max(epoch);
         self.wait()

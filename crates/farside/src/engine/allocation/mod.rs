@@ -236,7 +236,7 @@ impl Engine {
         let mut fitting = *full;
         let refused = members().filter(|node| not_kept.contains(*node) || unfit(node));
         refused.for_each(|node| _ = fitting.insert(node));
-        if fitting == *full {
+        if fitting == *full && durability == Durability::Volatile {
             return self.choose_any_home(hint, bytes, full);
         }
         match (self.choose_any_home(hint, bytes, &fitting), durability) {
