@@ -336,7 +336,7 @@ pub enum Durability {
     /// ([`Config::state`]).
     Logged,
     /// The machine of its home: the home's state is in at least this many memories that other processes lend, when the
-    /// allocation is made ([`Config::state_copies`]).
+    /// allocation is made ([`Config::state_copies`]). Zero means the same as `Logged`.
     Replicated(u8),
     /// Both, and a loss of power: one of the home's copies is besides in a file that survives it.
     LoggedAndReplicated(u8),

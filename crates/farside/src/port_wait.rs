@@ -10,7 +10,8 @@
 //! | the same while an operation is pending that no event announces | the same, and [`POLL_INTERVAL`] |
 //! | words that a peer writes into memory | the time: intervals grow from 20 to 500 us |
 //!
-//! Invariant: the port's waiter has one sleeper. The thread of the end sleeps on it while a future is suspended;
+//! Invariants: a wake-up is requested before the port is armed, so that its event finds the request. The port's waiter
+//! has one sleeper. The thread of the end sleeps on it while a future is suspended;
 //! before the end's own thread does, [`Sleeper::stand_down`] makes the other one leave.
 
 use crate::event_wait::EventWait;

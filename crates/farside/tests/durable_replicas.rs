@@ -672,6 +672,39 @@ fn full_copy_is_left_out() {
     assert_eq!(code(only(Some(1))), ErrorCode::LogTruncated);
 }
 
+/// Where the one copy that has all is left out, older ones are not taken for it.
+#[test]
+fn old_copy_is_not_taken_for_the_newest() {
+    let make = fabrics::named("mem");
+    let alone = SmallCopy::default();
+    alone.0.lock().unwrap().1 = u64::MAX;
+    let with = |addresses: &[&str]| loop {
+        let local: Vec<Box<dyn LocalCopy>> = vec![Box::new(alone.clone())];
+        let options = ReplicaOptions::default().copies_min(Some(1));
+        match ReplicatedDevice::open_with(&make(), addresses, local, &options) {
+            Err(error) if error.code == ErrorCode::StateInUse => std::thread::yield_now(),
+            device => {
+                let options = DurableLogOptions::default().segment_bytes(SEGMENT);
+                return device.and_then(|device| DurableLog::on(Box::new(device), &options));
+            }
+        }
+    };
+    let (name, exclusive) = (unique_name("other"), LendOptions::default().exclusive(true));
+    let lend = || MemoryServer::lend(&make(), &name, BYTES, &exclusive).unwrap();
+    let other = lend();
+    append(&with(&[&name]).unwrap().0, 0..10).unwrap();
+    let mut old = vec![0; BYTES as usize];
+    other.read(0, &mut old).unwrap();
+    drop(other);
+    append(&with(&[&name]).unwrap().0, 10..20).unwrap();
+    let other = lend();
+    other.write(0, &old).unwrap();
+    alone.0.lock().unwrap().1 = 0;
+    assert_eq!(code(with(&[&name])), ErrorCode::NotEnoughReplicas);
+    alone.0.lock().unwrap().1 = u64::MAX;
+    assert!(numbers(&with(&[&name]).unwrap().0).into_iter().eq(0..20));
+}
+
 /// Writers are killed again and again, and a process with a copy is: every record that was reported is in the others.
 fn killed_writer_and_copy_lose_no_committed_record(fabric: &'static str) {
     let mut copies: Vec<Process> = Vec::new();

@@ -12,7 +12,7 @@ pub(super) const TABLE: usize = 2 * HEADER;
 pub(super) const COPY_HEAD_BYTES: u64 = 64 << 10;
 pub(super) const SLOTS_MAX: usize = (COPY_HEAD_BYTES as usize - TABLE) / ENTRY;
 /// Words of a header before those of the copies.
-pub(super) const WORDS: usize = 6;
+const WORDS: usize = 6;
 /// Copies that a header can name, before its checksum.
 pub(super) const NAMES_MAX: usize = (HEADER - 16 - 8) / 8 - WORDS;
 
@@ -26,10 +26,10 @@ pub(super) struct ReplicaHeader {
     /// An opening has begun this epoch.
     pub(super) begun: u64,
     pub(super) slot_bytes: u64,
-    /// Hashes of the addresses of the copies that the epoch has named.
+    /// Names of the copies of the epoch.
     pub(super) named: Vec<u64>,
-    /// Those that the epoch before has named, while not all copies are known to have this header: an opening needs enough
-    /// of both. Empty if they are the same.
+    /// Those of the epoch before, while not all copies are known to have this header: an opening needs enough of both.
+    /// Empty if they are the same.
     pub(super) before: Vec<u64>,
     /// The copy has lost bytes: it knows of the epoch, and nothing is taken from it.
     pub(super) is_short: bool,

@@ -31,14 +31,31 @@ pub struct FileDevice {
     medium: Medium,
     /// The segment that was used last.
     open: Option<(Segment, File)>,
-    _lock: FolderLock,
+    _lock: FileLock,
 }
 
 /// Excludes other users of a folder or a file.
 #[derive(Debug)]
-pub(super) struct FolderLock(pub(super) File);
+pub(super) struct FileLock(File);
 
-impl Drop for FolderLock {
+impl FileLock {
+    /// Locks a file, for the use of a folder or of the file.
+    ///
+    /// # Errors
+    /// `StateInUse` while another process has the lock; `System`.
+    pub(super) fn take(file: File, used: &Path) -> Result<Self, Error> {
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("another process uses {}", used.display());
+                Err(Error::with(ErrorCode::StateInUse, text))
+            }
+            Err(TryLockError::Error(error)) => Err(failed("lock", used, &error)),
+        }
+    }
+}
+
+impl Drop for FileLock {
     fn drop(&mut self) {
         // A child that has not executed its program yet has the descriptor too.
         let _ = self.0.unlock();
@@ -63,15 +80,7 @@ impl FileDevice {
         let lock = folder.join("lock");
         let file = OpenOptions::new().create(true).append(true).open(&lock);
         let file = file.map_err(|error| failed("open", &lock, &error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let text = format!("another process uses {}", folder.display());
-                return Err(Error::with(ErrorCode::StateInUse, text));
-            }
-            Err(TryLockError::Error(error)) => return Err(failed("lock", &lock, &error)),
-        }
-        let lock = FolderLock(file);
+        let lock = FileLock::take(file, folder)?;
         let (id, medium) = (identity(folder)?, medium(folder)?);
         Ok(Self { folder: folder.to_owned(), id, medium, open: None, _lock: lock })
     }

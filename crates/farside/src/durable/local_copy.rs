@@ -6,10 +6,10 @@
 //! ```
 
 use super::device::Promise;
-use super::file::{FIELDS, FolderLock, HEADER, encoded, failed, fields, medium};
+use super::file::{FIELDS, FileLock, HEADER, encoded, failed, fields, medium};
 use crate::runtime::random;
 use crate::{Error, ErrorCode};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ pub(super) struct FileCopy {
     id: u64,
     promise: Promise,
     file: File,
-    _lock: FolderLock,
+    _lock: FileLock,
 }
 
 impl FileCopy {
@@ -98,16 +98,8 @@ impl FileCopy {
         let opened =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let file = opened.map_err(|error| failed("open", path, &error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let text = format!("another process uses {}", path.display());
-                return Err(Error::with(ErrorCode::StateInUse, text));
-            }
-            Err(TryLockError::Error(error)) => return Err(failed("lock", path, &error)),
-        }
         let copied = file.try_clone().map_err(|error| failed("open", path, &error))?;
-        let lock = FolderLock(copied);
+        let lock = FileLock::take(copied, path)?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),

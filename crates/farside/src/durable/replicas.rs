@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0, 1 Ki   two headers, written by turns: version, number of the log, sequence number of the header, epoch, epoch that
-//!           was begun, bytes of a slot, copies that were named, checksum
+//!           was begun, bytes of a slot, whether the copy has lost bytes, names of the copies, and while those change
+//!           names of the copies before, checksum
 //! 2 Ki      a table of slots, 32 B each: first position, bytes, 1 if it is used, checksum
 //! 64 Ki     slots
 //! ```
@@ -75,7 +76,7 @@ enum CopyPlace {
 /// A copy that was reached.
 struct Replica {
     address: String,
-    /// By which headers name it.
+    /// By which headers name it: a hash of the address of memory, the number of a file.
     name: u64,
     place: CopyPlace,
     /// `None`: it does not have the log.
@@ -442,23 +443,21 @@ impl ReplicatedDevice {
             (newest.id, whole.iter().filter_map(slot_bytes).max().unwrap_or(0));
         self.merge_tables(&whole)?;
         self.mark_short()?;
-        if self.whole(newest.epoch).is_empty() {
-            let text = "the copies that have it are shorter than they were".to_owned();
+        if self.source(newest.epoch).is_none() {
+            let text = "the copies that have it are shorter than they were";
             return Err(Error::with(ErrorCode::LogTruncated, text));
         }
         self.announce(epoch)?;
         let missing = [missing, &self.leave_out_full()].concat();
         self.check_used(newest, &missing, least)?;
         let least = least.map_or(self.named.len(), |least| least.max(1));
-        if self.replicas.len() < least {
+        let from = self.source(newest.epoch).filter(|_| self.replicas.len() >= least);
+        let Some(from) = from else {
             let (left, missing) = (self.replicas.len(), missing.join(", "));
-            let text = format!("{left} of {least}; missing: {missing}");
+            let text = format!("{left} of {least}, one of them whole; missing: {missing}");
             return Err(Error::with(ErrorCode::NotEnoughReplicas, text));
-        }
+        };
         let whole = self.whole(newest.epoch);
-        // Memory that was lent since does not lose bytes as a disk may.
-        let lent = whole.iter().find(|at| self.replicas[**at].is_lent());
-        let from = lent.or(whole.first()).copied().unwrap_or(0);
         let stale: Vec<_> = (0..self.replicas.len()).filter(|at| !whole.contains(at)).collect();
         self.fill(from, &stale)?;
         // Reads are of the first.
@@ -510,6 +509,13 @@ impl ReplicatedDevice {
             header.is_some_and(|header| header.epoch == epoch && !header.is_short)
         };
         (0..self.replicas.len()).filter(is_whole).collect()
+    }
+
+    /// The copy that the log is read from: memory if there is a choice, since a disk may lose bytes.
+    fn source(&self, epoch: u64) -> Option<usize> {
+        let whole = self.whole(epoch);
+        let lent = whole.iter().find(|at| self.replicas[**at].is_lent());
+        lent.or(whole.first()).copied()
     }
 
     /// Marks local copies that are shorter than what they had, before they are made longer.
@@ -569,15 +575,15 @@ impl ReplicatedDevice {
         // Copies without the log first: the others name them from then on.
         let has_log = |at: &usize| self.replicas[*at].header.is_some();
         let (old, new): (Vec<_>, Vec<_>) = (0..self.replicas.len()).partition(has_log);
-        for number in new.iter().chain(&old) {
-            if old.first() == Some(number) && !new.is_empty() {
-                self.wait()?;
-            }
-            self.write_header(*number, &encoded)?;
-            self.replicas[*number].header = Some(header.clone());
-        }
         self.epoch = self.epoch.max(epoch);
-        self.wait()
+        for numbers in [new, old].into_iter().filter(|numbers| !numbers.is_empty()) {
+            for number in numbers {
+                self.write_header(number, &encoded)?;
+                self.replicas[number].header = Some(header.clone());
+            }
+            self.wait()?;
+        }
+        Ok(())
     }
 
     fn hold_named(&mut self, epoch: u64, before: Vec<u64>) -> Result<(), Error> {
@@ -763,8 +769,8 @@ impl ReplicatedDevice {
     /// Makes room in local copies, and continues without one that has none if there are enough.
     fn reserve(&mut self, end: u64) -> Result<(), Error> {
         for number in 0..self.replicas.len() {
-            let others = self.replicas.iter().enumerate().filter(|(at, _)| *at != number);
-            let left = others.filter(|(_, replica)| replica.lost.is_none()).count();
+            let kept = self.replicas.iter().filter(|replica| replica.lost.is_none()).count();
+            let left = kept.saturating_sub(1);
             let goes_on = self.is_recovered && self.left_min.is_some_and(|least| left >= least);
             let CopyPlace::Local(copy) = &mut self.replicas[number].place else { continue };
             match copy.reserve(end) {
@@ -781,25 +787,23 @@ impl ReplicatedDevice {
     fn write_here(&mut self) {
         let mut bytes = Vec::new();
         let writing = std::mem::take(&mut self.writing_here);
-        for number in 0..self.replicas.len() {
-            let mut done = Ok(());
-            let mut is_written = false;
-            for (_, place, at, length) in writing.iter().filter(|one| one.0 == number) {
-                let CopyPlace::Local(copy) = &mut self.replicas[number].place else { break };
+        for (number, replica) in self.replicas.iter_mut().enumerate() {
+            let Replica { address, place: CopyPlace::Local(copy), lost, .. } = replica else {
+                continue;
+            };
+            let mut its_own = writing.iter().filter(|one| one.0 == number).peekable();
+            if its_own.peek().is_none() {
+                continue;
+            }
+            let written = its_own.try_for_each(|(_, place, at, length)| {
                 bytes.resize(*length, 0);
-                let staged = self.staging.read(*at as u64, &mut bytes);
-                done = done.and(staged).and_then(|()| copy.write(*place, &bytes));
-                is_written = true;
-            }
+                self.staging.read(*at as u64, &mut bytes)?;
+                copy.write(*place, &bytes)
+            });
             let is_skipped = canary::mutant!(canary::nodes(), CopyNotSynced);
-            if let CopyPlace::Local(copy) = &mut self.replicas[number].place
-                && is_written
-                && !is_skipped
-            {
-                done = done.and_then(|()| copy.sync());
-            }
-            if let Err(error) = done {
-                self.lose(number, &error);
+            let synced = written.and_then(|()| if is_skipped { Ok(()) } else { copy.sync() });
+            if let Err(error) = synced {
+                lost.get_or_insert_with(|| failed(address, &error));
             }
         }
     }
